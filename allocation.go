@@ -3,6 +3,7 @@ package allocnet
 import (
 	"encoding/json"
 
+	"github.com/allocnet/allocnet/policy"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -69,9 +70,13 @@ type Allocation struct {
 	// Scope is the name of the program that manages the allocation, as free text;
 	// default "". GC of one scope does not remove allocations of another scope.
 	Scope string `json:"scope,omitempty"`
-	// Labels are for the caller and for selections; plugins do not get them. There are at
-	// most 64. Keys and values have the syntax of Kubernetes' labels. Update changes them.
+	// Labels are for the caller, for selections, and for the policies of other allocations. There
+	// are at most 64. Keys and values have the syntax of Kubernetes' labels. Update changes them.
 	Labels map[string]string `json:"labels,omitempty"`
+	// Policy says which traffic to and from the allocation is allowed; nil allows everything
+	// that the policy of the network allows. A network enforces policies if it has the plugin
+	// policy, as the embedded network does. Update changes it.
+	Policy *policy.Policy `json:"policy,omitempty"`
 	// Ports are the ports to publish on the host: the portMappings capability.
 	Ports []portmap.Port `json:"ports,omitempty"`
 	// RequireAddress makes Setup fail with ErrNoAddress if no network assigns an

@@ -3,6 +3,7 @@ package allocnet
 import (
 	"fmt"
 
+	"github.com/allocnet/allocnet/policy"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -26,6 +27,8 @@ type Change struct {
 	// Bandwidth are limits that take the place of all that the allocation has; nil changes
 	// none. A direction without a rate is not limited, so the zero value ends all limits.
 	Bandwidth *Bandwidth `json:"bandwidth,omitempty"`
+	// Policy replaces the policy; nil leaves it. The zero value allows everything.
+	Policy *policy.Policy `json:"policy,omitempty"`
 }
 
 // AttachOptions are options of Attach. The zero value is valid.

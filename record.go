@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/allocnet/allocnet/policy"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -29,8 +30,10 @@ type Record struct {
 	Scope       string `json:"scope,omitempty"`
 	// Labels are those of the Allocation, as the last Update has changed them.
 	Labels map[string]string `json:"labels,omitempty"`
-	Netns  string            `json:"netns"`
-	Phase  Phase             `json:"phase"`
+	// Policy is that of the Allocation, as the last Update has changed it.
+	Policy *policy.Policy `json:"policy,omitempty"`
+	Netns  string         `json:"netns"`
+	Phase  Phase          `json:"phase"`
 	// Revision identifies what the allocation requests. Update and each new set-up of the ID
 	// change it; a repair does not. It is only compared: see Change.
 	Revision string `json:"revision,omitempty"`

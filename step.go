@@ -25,6 +25,7 @@ const (
 	StepAdd      = "add"       // run ADD of all plugins
 	StepPublish  = "publish"   // change the host ports
 	StepLimit    = "limit"     // change the limits of bandwidth
+	StepEnforce  = "enforce"   // change the network policy and the labels
 	StepRecord   = "record"    // record the result
 	StepCheck    = "check"     // run CHECK of all plugins
 	StepRepair   = "repair"    // restore what is missing on the host

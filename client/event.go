@@ -28,6 +28,7 @@ const (
 	TypeReload        = "reload"        // *Reload
 	TypeConfiguration = "configuration" // *Configuration
 	TypeHeal          = "heal"          // *Heal
+	TypeDenied        = "denied"        // *Denied
 	TypeLost          = "lost"          // *Lost
 )
 
@@ -97,6 +98,17 @@ type Heal struct {
 	// BackOff is the time in seconds for which the daemon will not repair such a change
 	// again, because something keeps making it.
 	BackOff float64 `json:"backOff,omitempty"`
+}
+
+// Denied reports flows of which network policies have dropped packets since the daemon looked
+// last. It looks while somebody follows its events.
+type Denied struct {
+	// Flows are those with the most packets: at most 32, and at most 8 of one allocation. Their
+	// Packets and Bytes are those since the last look.
+	Flows []DeniedFlow `json:"flows"`
+	// Omitted is the number of further flows, and OmittedPackets that of their packets.
+	Omitted        int    `json:"omitted,omitempty"`
+	OmittedPackets uint64 `json:"omittedPackets,omitempty"`
 }
 
 // Lost reports that events before the next one are missing. Count is their number. It is not

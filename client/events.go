@@ -113,6 +113,8 @@ func decodeEvent(data []byte) (Event, error) {
 		e.Data = new(Configuration)
 	case TypeHeal:
 		e.Data = new(Heal)
+	case TypeDenied:
+		e.Data = new(Denied)
 	case TypeLost:
 		e.Data = new(Lost)
 	default:

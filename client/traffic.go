@@ -33,11 +33,13 @@ type InterfaceTraffic struct {
 }
 
 // Counters are numbers of packets, and of their bytes. Dropped are packets that the link
-// dropped; those that rules or bandwidth limits drop are not among them.
+// dropped, and Denied those that network policies dropped. Those that other rules or bandwidth
+// limits drop are not among them.
 type Counters struct {
 	Packets uint64 `json:"packets"`
 	Bytes   uint64 `json:"bytes"`
 	Dropped uint64 `json:"dropped"`
+	Denied  uint64 `json:"denied"`
 }
 
 // HostTraffic returns what the allocations of the daemon's host have received and sent.

@@ -102,6 +102,7 @@ const (
 	StepClaim      = allocnet.StepClaim
 	StepAdd        = allocnet.StepAdd
 	StepPublish    = allocnet.StepPublish
+	StepEnforce    = allocnet.StepEnforce
 	StepLimit      = allocnet.StepLimit
 	StepRecord     = allocnet.StepRecord
 	StepCheck      = allocnet.StepCheck

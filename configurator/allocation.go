@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/names"
+	policyplugin "github.com/allocnet/allocnet/internal/plugins/policy"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -105,6 +106,9 @@ func validateNames(a *Allocation, bad func(string, ...any)) {
 	if err := names.ValidateLabels(a.Labels); err != nil {
 		bad("%v", err)
 	}
+	if err := a.Policy.Validate(); err != nil {
+		bad("policy: %v", err)
+	}
 	for _, name := range slices.Sorted(maps.Keys(a.Capabilities)) {
 		if slices.Contains(ownCapabilities, name) {
 			bad("capabilities: %q has a field of its own", name)
@@ -119,7 +123,7 @@ func validateNames(a *Allocation, bad func(string, ...any)) {
 const maxScope = 256
 
 // ownCapabilities lists the capabilities for which Allocation has fields.
-var ownCapabilities = []string{portmap.Capability, "dns", "bandwidth", "ips", "ipRanges", "mac", "cgroupPath"}
+var ownCapabilities = []string{portmap.Capability, "dns", "bandwidth", "ips", "ipRanges", "mac", "cgroupPath", policyplugin.Capability}
 
 func validateRanges(sets [][]IPRange, bad func(string, ...any)) {
 	for i, set := range sets {

@@ -114,6 +114,9 @@ func (c *Configurator) planAttachment(p *plan, n *conflist.Network, name string)
 		return nil, fmt.Errorf("%w: it has an interface %q already", ErrInUse, name)
 	}
 	one := p.single(record.Attachment{Network: n.Name, IfName: name, Config: n.Bytes}, n)
+	if err := one.requirePolicies(p.Policy); err != nil {
+		return nil, err
+	}
 	c.noteBinaries(one)
 	if !c.native.Understands(n) || !c.runsInProcess(one) {
 		return nil, fmt.Errorf("%w: plugins of the network run as binaries", ErrCannotUpdate)
@@ -130,7 +133,7 @@ func (p *plan) interfaceAt(name string) int {
 func (p *plan) single(a record.Attachment, n *conflist.Network) *plan {
 	r := *p.Record
 	r.Attachments, r.Pending, r.Previous, r.Ports = []record.Attachment{a}, nil, nil, nil
-	return &plan{Record: &r, networks: []*conflist.Network{n}}
+	return &plan{Record: &r, networks: []*conflist.Network{n}, others: p.Attachments}
 }
 
 // detachable returns the index of the attachment with an interface, if Detach can remove it.

@@ -2,9 +2,13 @@ package configurator
 
 import (
 	"bytes"
+	"encoding/json"
+	"maps"
 	"slices"
 
+	policyplugin "github.com/allocnet/allocnet/internal/plugins/policy"
 	"github.com/allocnet/allocnet/internal/state/conflist"
+	"github.com/allocnet/allocnet/policy"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -31,8 +35,50 @@ func (p *plan) unserved() []string {
 			names = append(names, name)
 		}
 	}
+	if len(p.withoutPolicies(p.Policy)) > 0 {
+		names = append(names, policyplugin.Capability)
+	}
 	slices.Sort(names)
 	return names
+}
+
+// withoutPolicies returns the networks of a plan that do not enforce a policy. A policy that only
+// some of an allocation's networks enforce could be evaded through the others.
+func (p *plan) withoutPolicies(wanted *policy.Policy) []string {
+	if wanted == nil || len(wanted.Presets) == 0 && wanted.Ingress == nil && wanted.Egress == nil {
+		return nil
+	}
+	var names []string
+	for i, n := range p.networks {
+		if n != nil && !n.IsLoopback() && !n.Declares(policyplugin.Capability) {
+			names = append(names, p.Attachments[i].Network)
+		}
+	}
+	return names
+}
+
+// requirePolicies returns an *UnservedError if a network of a plan does not enforce a policy.
+func (p *plan) requirePolicies(wanted *policy.Policy) error {
+	if without := p.withoutPolicies(wanted); len(without) > 0 {
+		return &UnservedError{ID: p.ID, Capabilities: []string{policyplugin.Capability}, Networks: without}
+	}
+	return nil
+}
+
+// arguments returns the capability arguments for the plugins. That of network policies is made
+// from the record for each request, because an Update changes what it contains.
+func (p *plan) arguments() (map[string]json.RawMessage, error) {
+	if !p.declares(policyplugin.Capability) {
+		return p.Capabilities, nil
+	}
+	argument, err := json.Marshal(policyplugin.Request{Allocation: p.ID, Labels: p.Labels, Policy: p.Policy})
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[string]json.RawMessage, len(p.Capabilities)+1)
+	maps.Copy(all, p.Capabilities)
+	all[policyplugin.Capability] = argument
+	return all, nil
 }
 
 // isEmpty reports whether the value of a capability requests nothing. Some runtimes
@@ -54,6 +100,9 @@ func (c *Configurator) requireServed(p *plan) error {
 		return p.unreadable
 	}
 	if !c.cfg.AllowUnserved {
+		if slices.Equal(names, []string{policyplugin.Capability}) {
+			return p.requirePolicies(p.Policy)
+		}
 		e := &UnservedError{ID: p.ID, Capabilities: names}
 		for _, a := range p.Attachments {
 			e.Networks = append(e.Networks, a.Network)

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/policy"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -71,6 +72,11 @@ type Config struct {
 	SubnetsFrom string
 	// Routes selects the routes of the embedded network for routing daemons; default none.
 	Routes Routes
+	// Policy is the network policy of all allocations in the embedded network, besides that
+	// of each allocation: a packet must be allowed by both. An allocation keeps the policy with
+	// which it was set up. New refuses it with EngineExec. Default none. Other networks
+	// have theirs in the configuration of the plugin policy.
+	Policy *policy.Policy
 	// Engine runs the plugins; default EngineAuto.
 	Engine Engine
 	// OneShot means that the process ends after one operation. Otherwise, the process keeps

@@ -17,6 +17,7 @@ import (
 	"github.com/allocnet/allocnet/internal/state/boot"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/journal"
+	"github.com/allocnet/allocnet/internal/state/policystate"
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/internal/state/statedir"
 )
@@ -27,9 +28,10 @@ var _ Service = (*Configurator)(nil)
 // use, also by several processes with the same StateDir. Operations on the same allocation
 // run one after the other; operations on different allocations run concurrently.
 type Configurator struct {
-	cfg   Config
-	confs *conflist.Dir
-	store *record.Store
+	cfg      Config
+	confs    *conflist.Dir
+	store    *record.Store
+	policies *policystate.Store
 	// processTag identifies plugin processes of this state directory: an entry of their
 	// CNI_PATH.
 	processTag string
@@ -88,11 +90,13 @@ func New(cfg Config) (*Configurator, error) {
 	if err != nil {
 		return nil, err
 	}
-	plugins := native.New(cfg.Logger, state.Instance).LongLived(!cfg.OneShot)
+	policies := policystate.New(filepath.Join(cfg.StateDir, "policies"))
+	plugins := native.New(cfg.Logger, state.Instance).LongLived(!cfg.OneShot).WithPolicies(policies)
 	c := &Configurator{
 		cfg:        cfg,
 		confs:      confs,
 		store:      record.Open(cfg.StateDir),
+		policies:   policies,
 		processTag: engine.ProcessTag(state.Key),
 
 		instance:        state.Instance,
@@ -128,7 +132,7 @@ func New(cfg Config) (*Configurator, error) {
 // configurations returns the network configurations of ConfDir and the embedded ones.
 func (c *Config) configurations() (*conflist.Dir, error) {
 	embedded, err := conflist.Embedded(conflist.EmbeddedOptions{
-		StateDir: c.StateDir, Subnets: c.Subnets, SubnetsFrom: c.SubnetsFrom, Routes: conflist.EmbeddedRoutes(c.Routes), ForBinaries: c.Engine == EngineExec,
+		StateDir: c.StateDir, Subnets: c.Subnets, SubnetsFrom: c.SubnetsFrom, Routes: conflist.EmbeddedRoutes(c.Routes), Policy: c.Policy, ForBinaries: c.Engine == EngineExec,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidConfig, err)

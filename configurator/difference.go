@@ -25,6 +25,7 @@ func difference(a, b *record.Record) string {
 		{"container ID (" + a.ContainerID + ")", a.ContainerID, b.ContainerID},
 		{"scope (" + a.Scope + ")", a.Scope, b.Scope},
 		{"set of labels", nonNil(a.Labels), nonNil(b.Labels)},
+		{"policy", a.Policy, b.Policy},
 		{"prevResult", a.Previous, b.Previous},
 		{"set of ports", sortedMappings(a.RequestedPorts), sortedMappings(b.RequestedPorts)},
 		{"set of CNI_ARGS", a.Args, b.Args},

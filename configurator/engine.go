@@ -13,6 +13,7 @@ import (
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/engine/cniexec"
 	"github.com/allocnet/allocnet/internal/engine/native"
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/record"
 )
@@ -29,6 +30,9 @@ type nativeEngine interface {
 	Bind(ctx context.Context, p *native.Prepared, r *engine.Request, unchanged bool) error
 	CanPublish(context.Context, *engine.Request) error
 	Publish(ctx context.Context, r *engine.Request, before map[string]json.RawMessage) error
+	CollectLostPolicies(context.Context) error
+	CollectPolicies(ctx context.Context, stale func(names.Owner) bool) error
+	Enforce(context.Context, *engine.Request) error
 	CanLimit(context.Context, *engine.Request) error
 	Limit(context.Context, *engine.Request) ([]*types100.Result, error)
 	Repair(context.Context, *engine.Request) error

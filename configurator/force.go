@@ -7,6 +7,7 @@ import (
 	"io/fs"
 
 	"github.com/allocnet/allocnet/cleanup"
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/state/record"
 )
 
@@ -36,11 +37,11 @@ func (c *Configurator) Force(ctx context.Context, a Allocation) ([]Leftover, err
 	}
 	defer unlock()
 	target := c.cleanupTarget(p)
-	var names []string
+	var networks []string
 	for _, at := range target.Attachments {
-		names = append(names, at.Network)
+		networks = append(networks, at.Network)
 	}
-	release, err := c.store.Share(ctx, names)
+	release, err := c.store.Share(ctx, networks)
 	if err != nil {
 		return nil, err
 	}
@@ -58,6 +59,9 @@ func (c *Configurator) Force(ctx context.Context, a Allocation) ([]Leftover, err
 	removed, err := c.removeLeftovers(ctx, target)
 	if err = joinDistinct(stopErr, err, c.flushConntrack(ctx, target)); err == nil {
 		err = c.requireClean(ctx, a.ID, target)
+	}
+	if err == nil {
+		err = c.native.CollectPolicies(ctx, func(o names.Owner) bool { return o.ID == p.Container() })
 	}
 	if err != nil {
 		return removed, wrapIncomplete(a.ID, err)

@@ -122,7 +122,7 @@ func (c *Configurator) gc(ctx context.Context, s Scope) (*GCReport, error) {
 		return report, errors.Join(append(errs, ctx.Err())...)
 	}
 	if s.Name == "" {
-		errs = append(errs, c.store.Sweep(ctx))
+		errs = append(errs, c.store.Sweep(ctx), c.sweepPolicies(ctx))
 	}
 	report.Destroyed, err = c.gcNetns(ctx, s, report.Removed)
 	errs = append(errs, err)

@@ -248,8 +248,7 @@ func abandoned(s Scope, one record.Sandbox) bool { return s.Name == "" || one.Sc
 
 // hasRecord reports whether an allocation has a record, readable or not.
 func (c *Configurator) hasRecord(id string) bool {
-	_, err := c.store.Get(id)
-	return !errors.Is(err, fs.ErrNotExist)
+	return c.store.Has(id)
 }
 
 // planNetns returns the paths of the network namespaces that gcNetns would destroy after

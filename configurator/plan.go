@@ -14,6 +14,7 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/record"
+	"github.com/allocnet/allocnet/policy"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -26,6 +27,8 @@ type plan struct {
 	// error.
 	networks   []*conflist.Network
 	unreadable error
+	// others are further attachments of the allocation, which stay as they are.
+	others []record.Attachment
 }
 
 // planOf makes the plan of an operation on a recorded allocation.
@@ -89,11 +92,19 @@ func (c *Configurator) mappings(a *Allocation) ([]portmap.Mapping, error) {
 	return mappings, nil
 }
 
+// policyOrNil returns nil for the zero value, which means the same.
+func policyOrNil(p *policy.Policy) *policy.Policy {
+	if p == nil || len(p.Presets) == 0 && p.Ingress == nil && p.Egress == nil {
+		return nil
+	}
+	return p
+}
+
 func (c *Configurator) newRecord(a *Allocation, ports []portmap.Mapping) (*record.Record, error) {
 	capabilities, err := capabilityArgs(a, ports)
 	boot, _ := c.boot() // "" is not known
 	return &record.Record{
-		ID: a.ID, ContainerID: containerID(a), Scope: a.Scope, Labels: a.Labels, Netns: a.Netns, Phase: record.Adding, Engine: string(c.cfg.Engine),
+		ID: a.ID, ContainerID: containerID(a), Scope: a.Scope, Labels: a.Labels, Policy: policyOrNil(a.Policy), Netns: a.Netns, Phase: record.Adding, Engine: string(c.cfg.Engine),
 		Requested: a.Networks, RequestedPorts: a.Ports, Args: cniArgs(a), Capabilities: capabilities,
 		Inline: len(a.Conflists) > 0, PluginDirs: a.PluginDirs, NetnsOverride: a.NetnsOverride, Interface: a.Interface, Previous: a.PrevResult, Instance: &c.instance, RequireAddress: a.RequireAddress,
 		InterfacePrefix: c.cfg.InterfacePrefix, Ports: ports, Created: c.now(), Boot: boot,
@@ -232,8 +243,12 @@ func (c *Configurator) installed(p *plan) error {
 
 // request converts a plan to the request of an engine.
 func (c *Configurator) request(p *plan) (*engine.Request, error) {
+	arguments, err := p.arguments()
+	if err != nil {
+		return nil, err
+	}
 	req := &engine.Request{
-		ID: p.Container(), Sandbox: p.Sandbox, Instance: c.instanceOf(p.Record), Tag: c.processTagOf(p.Record), Args: p.Args, Capabilities: p.Capabilities, InterfacePrefix: p.InterfacePrefix,
+		ID: p.Container(), Sandbox: p.Sandbox, Instance: c.instanceOf(p.Record), Tag: c.processTagOf(p.Record), Args: p.Args, Capabilities: arguments, InterfacePrefix: p.InterfacePrefix,
 	}
 	// Without an open sandbox, the namespace is gone, or its path leads to another one.
 	// CNI_NETNS then stays empty: according to the specification, plugins then release
@@ -263,8 +278,31 @@ func (c *Configurator) request(p *plan) (*engine.Request, error) {
 		}
 		req.Attachments = append(req.Attachments, attachment)
 	}
+	if req.Others, err = c.othersOf(p); err != nil {
+		return nil, err
+	}
 	req.PluginDirs = c.pluginDirs(p.PluginDirs, types...)
 	return req, nil
+}
+
+// othersOf returns the attachments of the allocation that a plan does not concern.
+func (c *Configurator) othersOf(p *plan) ([]engine.Attachment, error) {
+	var others []engine.Attachment
+	for _, a := range p.others {
+		if a.Result == nil {
+			continue
+		}
+		n, err := c.confs.Recorded(a.Network, a.Config)
+		if err != nil {
+			return nil, err
+		}
+		result, err := engine.ParseResult(a.Result)
+		if err != nil {
+			return nil, fmt.Errorf("result of network %q: %w", a.Network, err)
+		}
+		others = append(others, engine.Attachment{Network: n, IfName: a.IfName, Loopback: a.Loopback, Binaries: a.Binaries, Result: result})
+	}
+	return others, nil
 }
 
 // previousOf parses the prevResult of a record. Every operation gets its own copy,

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -440,6 +441,33 @@ func TestPutBackAfterClose(t *testing.T) {
 	ids, err := h.store.IDs()
 	require.NoError(t, err)
 	require.Empty(t, ids)
+}
+
+// TestSlotsRouteLoopback: a slot is ready for a host port on 127.0.0.1, and guarded. If
+// another program has changed its links since, Bind makes it ready again.
+func TestSlotsRouteLoopback(t *testing.T) {
+	for _, changed := range []bool{false, true} {
+		h, _ := pooledHost(t, 1)
+		file := "/proc/sys/net/ipv4/conf/brtest/route_localnet"
+		value, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.Equal(t, "1\n", string(value))
+		require.NoError(t, exec.Command("nft", "list", "table", "ip", names.GuardTable).Run())
+		if changed {
+			require.NoError(t, os.WriteFile(file, []byte("0"), 0o600))
+			require.NoError(t, exec.Command("ip", "link", "set", "brtest", "down").Run())
+			_, err := h.native.Restore(t.Context(), nil) // forgets what was found in place
+			require.NoError(t, err)
+		}
+		a := Allocation{ID: "a", OwnNetns: true, Ports: []portmap.Port{{Value: 8080, To: 80}}, Wait: true}
+		_, err = h.Setup(t.Context(), a)
+		require.NoError(t, err)
+		require.Equal(t, uint64(1), h.Pools()[0].Taken)
+		serve(t, a, 80)
+		require.NoError(t, dial("127.0.0.1:8080"))
+		require.NoError(t, h.Teardown(t.Context(), a))
+		require.NoError(t, h.Close())
+	}
 }
 
 // TestSlotsUnchanged: what this process does with other allocations does not make a take look

@@ -77,7 +77,7 @@ func unreadable(err error) bool {
 // publicRecord converts a record to its exported type. The result is never nil.
 func publicRecord(r *record.Record) (*Record, error) {
 	public := &Record{
-		ID: r.ID, ContainerID: otherContainer(r), Scope: r.Scope, Labels: r.Labels, Netns: r.Netns, Phase: Phase(r.Phase), Acknowledged: r.Acknowledged, Engine: Engine(r.Engine),
+		ID: r.ID, ContainerID: otherContainer(r), Scope: r.Scope, Labels: r.Labels, Policy: r.Policy, Netns: r.Netns, Phase: Phase(r.Phase), Acknowledged: r.Acknowledged, Engine: Engine(r.Engine),
 		PluginDirs: r.PluginDirs, Created: r.Created, Updated: r.Updated, NetnsGone: netnsGone(r), Args: publicArgs(r.Args), Revision: revisionOf(r),
 	}
 	public.Ports, public.Unserved = served(r)
@@ -108,7 +108,7 @@ func otherContainer(r *record.Record) string {
 // summaryOf returns the summary of a record for reports. It uses only the record.
 func summaryOf(r *record.Record) Record {
 	s := Record{
-		ID: r.ID, ContainerID: otherContainer(r), Scope: r.Scope, Labels: r.Labels, Netns: r.Netns, Phase: Phase(r.Phase), Engine: Engine(r.Engine),
+		ID: r.ID, ContainerID: otherContainer(r), Scope: r.Scope, Labels: r.Labels, Policy: r.Policy, Netns: r.Netns, Phase: Phase(r.Phase), Engine: Engine(r.Engine),
 		Ports: r.Ports, PluginDirs: r.PluginDirs, Created: r.Created, Updated: r.Updated, Args: publicArgs(r.Args),
 	}
 	for _, a := range r.Attachments {

@@ -205,8 +205,12 @@ func (c *Configurator) bind(ctx context.Context, t *taking, results []*types100.
 	if _, err := t.Sandbox.Mount(c.cfg.NetnsDir, filepath.Base(t.Netns)); err != nil {
 		return nil, err
 	}
+	arguments, err := t.arguments()
+	if err != nil {
+		return nil, err
+	}
 	request := *t.slot.request
-	request.Netns, request.Args, request.Capabilities = t.Netns, t.Args, t.Capabilities
+	request.Netns, request.Args, request.Capabilities = t.Netns, t.Args, arguments
 	addCtx, cancel := c.withAddTimeout(ctx)
 	defer cancel()
 	if err := c.native.Bind(addCtx, t.slot.prepared, &request, c.isUnchanged(t.slot)); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/engine/native"
 	"github.com/allocnet/allocnet/internal/names"
+	policyplugin "github.com/allocnet/allocnet/internal/plugins/policy"
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/portmap"
 )
@@ -31,6 +32,10 @@ import (
 //
 // For a port without a number (Value 0), Update picks a free one, as Setup does. Repeated, it
 // publishes another one; a Change with the Revision from before is refused then.
+//
+// The policy of the change replaces that of the allocation, in one step: a packet meets either of
+// them. Tracked connections that are denied from then on end. Labels change in the policies of other
+// allocations as well.
 //
 // A later Setup of the ID must request the ports, labels and bandwidth that the allocation has
 // then, else it returns ErrDifferent.
@@ -73,7 +78,9 @@ func (c *Configurator) update(ctx context.Context, id string, change Change) (*S
 		switch {
 		case err != nil:
 			return nil, err
-		case !target.KeepsPorts || target.Bandwidth != nil:
+		case len(p.withoutPolicies(target.Policy)) > 0:
+			return nil, p.requirePolicies(target.Policy)
+		case p.enforces(target) || !target.KeepsPorts || target.Bandwidth != nil:
 			return c.aim(ctx, p, target)
 		case !maps.Equal(target.Labels, p.Labels):
 			return c.label(ctx, p, target.Labels)
@@ -92,6 +99,12 @@ func (c *Configurator) aimOf(r *record.Record, change Change) (*record.Aim, erro
 	if aim.KeepsPorts = slices.Equal(ports, r.Ports); aim.KeepsPorts {
 		aim.Requested, aim.Ports = r.RequestedPorts, r.Ports
 	}
+	if aim.Policy = r.Policy; change.Policy != nil {
+		aim.Policy = policyOrNil(change.Policy)
+		if err := change.Policy.Validate(); err != nil {
+			return nil, fmt.Errorf("%w: policy: %w", ErrInvalidAllocation, err)
+		}
+	}
 	if aim.Labels, err = names.ChangeLabels(r.Labels, change.Labels); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidAllocation, err)
 	}
@@ -99,7 +112,15 @@ func (c *Configurator) aimOf(r *record.Record, change Change) (*record.Aim, erro
 	return aim, err
 }
 
-// label records other labels of an allocation. The kernel does not know them.
+// enforces sets and returns Enforce of an aim.
+func (p *plan) enforces(target *record.Aim) bool {
+	same := maps.Equal(target.Labels, p.Labels) && sameJSON(target.Policy, p.Policy)
+	target.Enforce = !same && p.declares(policyplugin.Capability)
+	return target.Enforce
+}
+
+// label records other labels of an allocation in networks that do not enforce policies. The kernel
+// does not know them.
 func (c *Configurator) label(ctx context.Context, p *plan, labels map[string]string) (*Status, error) {
 	done := *p.Record
 	done.Labels, done.Updated = labels, c.now()
@@ -254,7 +275,7 @@ func (c *Configurator) aim(ctx context.Context, p *plan, target *record.Aim) (*S
 
 // aimBefore returns the aim that reverses another one.
 func (p *plan) aimBefore(target *record.Aim) (*record.Aim, error) {
-	before := &record.Aim{Requested: p.RequestedPorts, Ports: p.Ports, Labels: p.Labels, KeepsPorts: target.KeepsPorts}
+	before := &record.Aim{Requested: p.RequestedPorts, Ports: p.Ports, Labels: p.Labels, Policy: p.Policy, Enforce: target.Enforce, KeepsPorts: target.KeepsPorts}
 	if target.Bandwidth == nil {
 		return before, nil
 	}
@@ -363,6 +384,9 @@ func (c *Configurator) carryOut(ctx context.Context, p *plan) (*record.Record, e
 	if err == nil && p.Update.Bandwidth != nil {
 		err = c.limit(ctx, after)
 	}
+	if err == nil && p.Update.Enforce {
+		err = c.enforce(ctx, after)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -375,7 +399,7 @@ func (c *Configurator) carryOut(ctx context.Context, p *plan) (*record.Record, e
 // those from before.
 func (p *plan) after(aim *record.Aim) (*plan, error) {
 	done := *p.Record
-	done.Ports, done.RequestedPorts, done.Labels, done.Update = aim.Ports, aim.Requested, aim.Labels, nil
+	done.Ports, done.RequestedPorts, done.Labels, done.Policy, done.Update = aim.Ports, aim.Requested, aim.Labels, aim.Policy, nil
 	done.Revision++
 	if !aim.KeepsPorts {
 		var err error
@@ -388,6 +412,19 @@ func (p *plan) after(aim *record.Aim) (*plan, error) {
 		return after, nil
 	}
 	return after.limitedTo(*aim.Bandwidth)
+}
+
+// enforce makes the policy and the labels of a plan active.
+func (c *Configurator) enforce(ctx context.Context, after *plan) error {
+	return c.step(ctx, StepEnforce, after.Record, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+		defer cancel()
+		request, err := c.request(after)
+		if err != nil {
+			return err
+		}
+		return c.native.Enforce(ctx, request)
+	})
 }
 
 // publish changes the host ports in the kernel from those of one plan to those of another.

@@ -19,11 +19,12 @@ const bareName = "bare take"
 // It checks nothing.
 type bareTaker struct {
 	*baseline
-	dir string // on tmpfs
+	dir   string     // on tmpfs
+	calls *bareCalls // if all system calls are made
 }
 
 func newBareTaker(b *baseline) (*bareTaker, error) {
-	t := &bareTaker{b, filepath.Join(workDir, "bare")}
+	t := &bareTaker{baseline: b, dir: filepath.Join(workDir, "bare")}
 	return t, os.MkdirAll(t.dir, 0o755)
 }
 
@@ -45,15 +46,27 @@ func (t *bareTaker) block(ctx context.Context, slots []*slot, m *samples) error 
 			return fmt.Errorf("%s: prepare %q: %w", bareName, s.id, err)
 		}
 		defer ns.Close()
+		if t.calls != nil {
+			if err := t.calls.ready(s); err != nil {
+				return err
+			}
+		}
 		spaces = append(spaces, ns)
 	}
+	bind := t.bind
+	if t.calls != nil {
+		bind = t.calls.bind
+	}
 	for i, s := range slots {
-		if err := timed(m, func() error { return t.bind(sockets, s, spaces[i]) }); err != nil {
+		if err := timed(m, func() error { return bind(sockets, s, spaces[i]) }); err != nil {
 			return fmt.Errorf("%s: bind %q: %w", bareName, s.id, err)
 		}
 	}
 	for _, s := range slots {
 		err := errors.Join(unix.Unmount(t.path(s), unix.MNT_DETACH), os.Remove(t.path(s)), os.Remove(t.record(s)+".taken"), t.del(ctx, s))
+		if t.calls != nil {
+			err = errors.Join(err, t.calls.clear(s))
+		}
 		if err != nil {
 			return err
 		}
@@ -102,6 +115,15 @@ func (t *bareTaker) bind(sockets *baselineSockets, s *slot, ns *os.File) error {
 	if err := unix.Rename(t.record(s), t.record(s)+".taken"); err != nil {
 		return err
 	}
+	if err := t.mount(s, ns); err != nil {
+		return err
+	}
+	_, ports := t.parts(s)
+	return sockets.change(unix.NFT_MSG_NEWSETELEM, ports)
+}
+
+// mount mounts a network namespace at the path of the allocation.
+func (t *bareTaker) mount(s *slot, ns *os.File) error {
 	target, err := unix.Open(t.path(s), unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o444)
 	if err != nil {
 		return err
@@ -109,11 +131,7 @@ func (t *bareTaker) bind(sockets *baselineSockets, s *slot, ns *os.File) error {
 	if err := unix.Close(target); err != nil {
 		return err
 	}
-	if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", ns.Fd()), t.path(s), "", unix.MS_BIND, ""); err != nil {
-		return err
-	}
-	_, ports := t.parts(s)
-	return sockets.change(unix.NFT_MSG_NEWSETELEM, ports)
+	return unix.Mount(fmt.Sprintf("/proc/self/fd/%d", ns.Fd()), t.path(s), "", unix.MS_BIND, "")
 }
 
 func appendLine(path string, line []byte) error {

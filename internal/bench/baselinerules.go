@@ -149,6 +149,12 @@ func (e *elements) message(kind int) *message {
 		flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
 	}
 	m := newMessage(unix.NFNL_SUBSYS_NFTABLES<<8|kind, flags, []byte{e.family, unix.NFNETLINK_V0, 0, 0})
+	e.fill(m)
+	return m
+}
+
+// fill appends the elements to a message.
+func (e *elements) fill(m *message) {
 	m.text(unix.NFTA_SET_ELEM_LIST_TABLE, baselineTable)
 	m.text(unix.NFTA_SET_ELEM_LIST_SET, e.set)
 	m.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, func() {
@@ -156,7 +162,6 @@ func (e *elements) message(kind int) *message {
 			m.nest(unix.NFTA_LIST_ELEM, func() { one.fill(m) })
 		}
 	})
-	return m
 }
 
 func (e *element) fill(m *message) {

@@ -55,6 +55,7 @@ var groups = []group{
 	{"packet", (*bench).packet},
 	{"remove", (*bench).remove},
 	{"take", (*bench).take},
+	{"policy", (*bench).policy},
 	{"cluster", (*bench).cluster},
 	{"burst", (*bench).burst},
 	{"heap", (*bench).heap},

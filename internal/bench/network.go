@@ -14,6 +14,7 @@ type network struct {
 	kind   string // bridge or ptp
 	number int    // part of the subnets: 10.<number>.0.0/16 and fd00:<number>::/64
 	dual   bool
+	policy bool // with the plugin policy
 }
 
 // subnet is a network's address range of one family.
@@ -57,10 +58,14 @@ type object = map[string]any
 // plugins returns the network as a chain of plugins. Each plugin chooses its
 // backend; the reference plugins use iptables.
 func (n *network) plugins() []object {
-	return []object{
+	list := []object{
 		{"type": "loopback"}, n.main(), {"type": "firewall"},
 		{"type": "portmap", "snat": true, "capabilities": object{"portMappings": true}},
 	}
+	if n.policy {
+		list = append(list, object{"type": "policy", "capabilities": object{"policy": true}})
+	}
+	return list
 }
 
 func (n *network) main() object {

@@ -114,6 +114,9 @@ func TestTargetsHaveMeasures(t *testing.T) {
 			r.add(clusterTitle("ADD", kind, hosts), nativeName, seconds, samples{1})
 		}
 		r.add(refillTitle(kind), pooledName, rate, samples{1})
+		for _, system := range []string{openName, labelsName, sharedName, ownName} {
+			r.add(policyTitle("ADD", kind), system, seconds, samples{1})
+		}
 		r.add(pacedWorstTitle(kind), pooledName, seconds, samples{1})
 	}
 	for _, f := range full.flat {
@@ -124,6 +127,8 @@ func TestTargetsHaveMeasures(t *testing.T) {
 			}
 		}
 	}
+	r.add(policyConnectTitle, openName, seconds, samples{1})
+	r.add(policyConnectTitle, crowdedName, seconds, samples{1})
 	r.add(batchTitle, baselineName, seconds, samples{1})
 	r.add(batchTitle, nativeName, seconds, samples{1})
 	r.add(packetTitle(1), nativeName, seconds, samples{1})

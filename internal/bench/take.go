@@ -57,7 +57,12 @@ func (b *bench) takeOf(ctx context.Context, slots []*slot, kind string) (err err
 	if err != nil {
 		return err
 	}
-	adds := map[string]*samples{baselineName: {}, execName: {}, pooledName: {}, bareName: {}}
+	calls, err := newBareCalls(bare)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, calls.close()) }()
+	adds := map[string]*samples{baselineName: {}, execName: {}, pooledName: {}, bareName: {}, callsName: {}}
 	var turns []turn
 	for name, sys := range systems {
 		every := 1
@@ -72,11 +77,12 @@ func (b *bench) takeOf(ctx context.Context, slots []*slot, kind string) (err err
 	}
 	turns = append(turns,
 		turn{1, func(int) error { return p.block(ctx, slots, adds[pooledName]) }},
-		turn{1, func(int) error { return bare.block(ctx, slots, adds[bareName]) }})
+		turn{1, func(int) error { return bare.block(ctx, slots, adds[bareName]) }},
+		turn{1, func(int) error { return calls.block(ctx, slots, adds[callsName]) }})
 	if err := takeTurns(ctx, max(1, b.size.life.fast/len(slots)), turns); err != nil {
 		return err
 	}
-	for _, name := range []string{baselineName, bareName, pooledName, execName} {
+	for _, name := range []string{baselineName, bareName, callsName, pooledName, execName} {
 		b.report.add(takeTitle(kind), name, seconds, *adds[name])
 	}
 	paced, err := p.paced(ctx, b.size.paced)

@@ -48,6 +48,13 @@ func targets(s *size) []Target {
 		alone(2e-3, seconds, pacedWorstTitle(kind)+": pooled", key(pacedWorstTitle(kind), pooledName))
 		all = append(all, Target{What: refillTitle(kind), Of: key(refillTitle(kind), pooledName), Limit: 500, Unit: rate, AtLeast: true})
 	}
+	for _, kind := range []string{"bridge", "ptp"} {
+		title := policyTitle("ADD", kind)
+		for _, name := range []string{sharedName, ownName} {
+			most(1.3, title+": "+name+", to none", key(title, name), key(title, openName))
+		}
+	}
+	most(1.1, policyConnectTitle+": "+crowdedName+", to none", key(policyConnectTitle, crowdedName), key(policyConnectTitle, openName))
 	alone(2e-3, seconds, againTitle+": native", key(againTitle, nativeName))
 	alone(2e-3, seconds, unknownTitle+": native", key(unknownTitle, nativeName))
 	for _, n := range s.heal {

@@ -75,6 +75,9 @@ type Request struct {
 	// the attachment has an IfName.
 	InterfacePrefix string
 	Attachments     []Attachment
+	// Others are the attachments of the allocation that the operation does not concern,
+	// with their IfName and Result.
+	Others []Attachment
 }
 
 // Attachment is one network of a request.

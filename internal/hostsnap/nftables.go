@@ -74,13 +74,19 @@ func (c *collector) chain(conn *nftables.Conn, table *nftables.Table, chain *nft
 		return fmt.Errorf("list rules: %w", err)
 	}
 	accepts := chain.Policy == nil || *chain.Policy == nftables.ChainPolicyAccept
-	dispatches := dispatchers[tableTitle(table)][chain.Name] || table.Name == names.Table || table.Name == names.GuardTable
+	dispatches := dispatchers[tableTitle(table)][chain.Name] || names.IsOwnTable(table.Name) && !ofPolicy(table, chain.Name)
 	c.add(accepts && (len(rules) == 0 || dispatches), "nft chain", tableTitle(table), chain.Name, chainHook(chain))
 	for _, rule := range rules {
 		c.add(dispatches, "nft rule", tableTitle(table), chain.Name, describeExprs(rule.Exprs),
 			labelled("comment", ruleComment(rule)))
 	}
 	return nil
+}
+
+// ofPolicy reports whether a chain or set belongs to a network policy, which is removed with the
+// last allocation that has it.
+func ofPolicy(table *nftables.Table, name string) bool {
+	return table.Name == names.PolicyTable && (strings.HasPrefix(name, "policy_") || strings.HasPrefix(name, "selection_"))
 }
 
 // ruleComment returns a rule's comment. If its owner stored other user data, it
@@ -126,7 +132,7 @@ func (c *collector) set(conn *nftables.Conn, table *nftables.Table, set *nftable
 	// The rule that refers to an anonymous set already shows that the set
 	// exists.
 	shared := set.Anonymous || table.Name == names.Table && (sharedSets[set.Name] || set.Name == "standby_ports" && unowned(elements))
-	c.add(len(elements) == 0 || shared, "nft", kind, tableTitle(table), name, labelled("type", set.KeyType.Name))
+	c.add((len(elements) == 0 || shared) && !ofPolicy(table, set.Name), "nft", kind, tableTitle(table), name, labelled("type", set.KeyType.Name))
 	for _, element := range elements {
 		c.add(shared, "nft element", tableTitle(table), name, describeElement(element))
 	}

@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// Table is the name of allocnet's nftables table, one in each family.
+// Table is the name of allocnet's nftables table, one in each of the families ip, ip6 and
+// bridge.
 const Table = "allocnet"
 
 // GuardTable is the table that protects the host's loopback addresses from
@@ -19,17 +20,21 @@ const GuardTable = "allocnet_guard"
 
 // HeldGuardTable is the name of a second table with the rules of GuardTable. A
 // long-lived process owns it until the process ends, so that a flush of the ruleset
-// does not remove the rules.
+// does not remove the rules. In family bridge, its rules drop the frames of guarded ports
+// that the rules of Table have not checked.
 const HeldGuardTable = "allocnet_guard_held"
 
-// GuardedGroup is the group (see ip-link(8)) of the links over which packets arrive only
-// from addresses that the host reaches over the same link. Links that are being removed are
-// in one of the next groups. LinkGroups is the part of the number that all of them share, so
-// that the guard also holds during a removal.
-const (
-	GuardedGroup = 0x646f6f6c
-	LinkGroups   = ^uint32(3)
-)
+// PolicyTable is the name of the tables with the network policies of allocations.
+const PolicyTable = "allocnet_policy"
+
+// IsOwnTable reports whether a table of nftables with that name is allocnet's.
+func IsOwnTable(name string) bool {
+	switch name {
+	case Table, GuardTable, HeldGuardTable, PolicyTable:
+		return true
+	}
+	return false
+}
 
 // Owner is the attachment to which an object in the kernel belongs. Instance
 // distinguishes users of allocnet on one host that have separate records: see package

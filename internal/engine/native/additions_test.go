@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"os"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
@@ -66,6 +67,33 @@ func TestOneTransaction(t *testing.T) {
 	require.NoError(t, h.Check(t.Context(), second))
 	require.NoError(t, h.Del(t.Context(), second))
 	require.NoError(t, h.Del(t.Context(), first))
+}
+
+// TestHostPortsRouteLoopback: the link of a routed network has route_localnet if there are host
+// ports, with and without the source guard, and there are rules that guard the loopback.
+func TestHostPortsRouteLoopback(t *testing.T) {
+	h := newTestHost(t)
+	rules, err := ruleset.Open()
+	require.NoError(t, err)
+	defer rules.Close()
+	for _, guarded := range []bool{true, false} {
+		for ports, want := range map[string]string{`[]`: "0\n", `[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]`: "1\n"} {
+			r := h.request(network(h.t, "routed", "1.0.0", nil,
+				object{"type": "ptp", "sourceGuard": guarded, "ipam": object{"type": "host-local", "subnet": "10.78.0.0/24", "dataDir": h.dir + "/leases"}},
+				object{"type": "portmap", "snat": true, "capabilities": object{"portMappings": true}}))
+			r.ID, r.InterfacePrefix, r.Instance = "routed", "eth", new(string)
+			r.Capabilities = map[string]json.RawMessage{"portMappings": json.RawMessage(ports)}
+			h.add(r)
+			name := names.Owner{Network: "routed", ID: r.ID, IfName: r.IfName(0)}.Veth()
+			value, err := os.ReadFile("/proc/sys/net/ipv4/conf/" + name + "/route_localnet")
+			require.NoError(t, err)
+			require.Equal(t, want, string(value), ports)
+			if ports != `[]` {
+				require.NoError(t, rules.CheckGuard(t.Context(), ruleset.IPv4))
+			}
+			require.NoError(t, h.Del(t.Context(), r))
+		}
+	}
 }
 
 // TestTakenPortNamesPlugin: although the elements of all plugins are added together, the

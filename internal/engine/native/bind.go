@@ -43,8 +43,8 @@ func (e *Engine) CanPrepare(n *conflist.Network) error {
 	return nil
 }
 
-// Prepared describes a container after its ADD, whose results the request has. It returns
-// an error if the container has rules outside of allocnet's tables: Bind does not notice
+// Prepared describes a container after its ADD, whose results the request has, and does
+// ahead what Bind can leave out then: see sdk.Preparer. It returns an error if the container has rules outside of allocnet's tables: Bind does not notice
 // when another program removes them.
 func (e *Engine) Prepared(ctx context.Context, r *engine.Request) (*Prepared, error) {
 	exec, err := e.exec(r)
@@ -66,6 +66,9 @@ func (e *Engine) Prepared(ctx context.Context, r *engine.Request) (*Prepared, er
 			if w.Elements != nil {
 				prepared.elements = append(prepared.elements, w.Elements)
 			}
+			if err := exec.Prepare(ctx, p.Network.Type, c.args(j, a.Result)); err != nil {
+				return nil, err
+			}
 		}
 		for _, itf := range a.Result.Interfaces {
 			if itf.Sandbox != "" {
@@ -78,7 +81,9 @@ func (e *Engine) Prepared(ctx context.Context, r *engine.Request) (*Prepared, er
 			prepared.names, prepared.Links = append(prepared.names, itf.Name), append(prepared.Links, index)
 		}
 	}
-	return prepared, nil
+	shared, err := e.crossingsOf(ctx, exec, r)
+	prepared.elements = append(prepared.elements, shared...)
+	return prepared, err
 }
 
 // Bind publishes the host ports of a prepared container. The request has the ID and the
@@ -106,9 +111,10 @@ func (e *Engine) bind(ctx context.Context, prepared *Prepared, r *engine.Request
 		return err
 	}
 	additions := &sdk.Additions{}
+	var links []*sdk.PendingLink
 	for i, a := range r.Attachments {
 		c := e.newChain(exec, r, i)
-		c.common.Additions = additions
+		c.common.Additions, links = additions, append(links, c.common.Link)
 		for j, p := range a.Network.List.Plugins {
 			additions.Plugin = p.Network.Type
 			for _, name := range []string{p.Network.IPAM.Type, p.Network.Type} {
@@ -123,7 +129,15 @@ func (e *Engine) bind(ctx context.Context, prepared *Prepared, r *engine.Request
 			}
 		}
 	}
-	return additions.Extend(ctx, exec.Host, elements)
+	if err := additions.Extend(ctx, exec.Host, elements); err != nil {
+		return err
+	}
+	for _, l := range links {
+		if err := l.Release(exec.Host); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (p *Prepared) requireLinks(host *rtnl.Host) error {

@@ -15,6 +15,7 @@ import (
 	"github.com/allocnet/allocnet/internal/engine/pluginexec"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/state/conflist"
+	"github.com/allocnet/allocnet/portmap"
 )
 
 // chain runs the plugins of one attachment in one operation.
@@ -26,16 +27,18 @@ type chain struct {
 	capabilities map[string]json.RawMessage
 	index        int // of the attachment
 	common       sdk.CmdArgs
+	// others returns, given the result of the chain in ADD, the attachments of the container
+	// so far, the last of which is that of the chain.
+	others func(*types100.Result) ([]attached, error)
 }
 
 // add runs ADD of all plugins. It adds the elements of all of them in one transaction,
 // unless a plugin runs as a binary, which may depend on the plugins before it.
 func (c *chain) add(ctx context.Context, result *types100.Result) (_ *types100.Result, err error) {
 	plugins := c.of.List.Plugins
-	additions := &sdk.Additions{}
-	if len(c.engine.Binaries(c.of)) == 0 {
-		c.common.Additions = additions
-	}
+	additions := &sdk.Additions{AtOnce: len(c.engine.Binaries(c.of)) > 0}
+	additions.RoutesLoopback = !additions.AtOnce && c.routesLoopback()
+	c.common.Additions = additions
 	for i, p := range plugins {
 		additions.Plugin = p.Network.Type
 		result, err = c.exec.Run(ctx, p.Network.Type, "ADD", c.args(i, result))
@@ -46,20 +49,58 @@ func (c *chain) add(ctx context.Context, result *types100.Result) (_ *types100.R
 			return nil, fmt.Errorf("%w: plugin %q returned no result", engine.ErrInvalidResult, p.Network.Type)
 		}
 	}
-	if err := additions.Apply(ctx, c.exec.Host); err != nil {
+	additions.Finish(result)
+	if err := c.cross(additions, result); err != nil {
+		return nil, err
+	}
+	err = additions.Apply(ctx, c.exec.Host)
+	if err == nil {
+		err = c.common.Link.Release(c.exec.Host)
+	}
+	if err != nil {
 		return nil, c.addError(len(plugins)-1, err)
 	}
 	return c.versioned(result)
 }
 
+// cross adds the crossings of the attachment with those before it.
+func (c *chain) cross(additions *sdk.Additions, result *types100.Result) error {
+	list, err := c.others(result)
+	for i := 0; i+1 < len(list); i++ {
+		last := &list[len(list)-1]
+		if elements := crossing(&list[i], last, last.owner); len(elements.Ports) > 0 {
+			additions.More(elements)
+		}
+	}
+	return err
+}
+
+// routesLoopback reports whether a plugin is going to set route_localnet of the host's link,
+// because the request has host ports.
+func (c *chain) routesLoopback() bool {
+	if ports := string(c.capabilities[portmap.Capability]); ports == "" || ports == "null" || ports == "[]" {
+		return false
+	}
+	for i, p := range c.of.List.Plugins {
+		if name := p.Network.Type; p.Network.Capabilities[portmap.Capability] && c.network.plugins[i].RoutesLoopback(name, c.engine.plugins[name]) {
+			return true
+		}
+	}
+	return false
+}
+
 func (e *Engine) newChain(exec *sdk.Exec, r *engine.Request, i int) *chain {
 	a := r.Attachments[i]
-	return &chain{
+	c := &chain{
 		engine: e, exec: exec, of: a.Network, network: e.network(a.Network), capabilities: r.Capabilities, index: i,
 		common: sdk.CmdArgs{
 			ContainerID: r.ID, Netns: r.Netns, IfName: r.IfName(i), Args: argsText(r.Args), Path: r.Path(), Binaries: a.Binaries,
 		},
 	}
+	if c.network.policed {
+		c.common.Link = &sdk.PendingLink{}
+	}
+	return c
 }
 
 // argsText returns the value of CNI_ARGS.

@@ -20,6 +20,7 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/builtin"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/state/conflist"
+	"github.com/allocnet/allocnet/internal/state/policystate"
 	"github.com/allocnet/allocnet/internal/state/subnetenv"
 )
 
@@ -32,6 +33,7 @@ type Engine struct {
 	plugins   map[string]sdk.Factory
 	longLived bool
 	boot      func() (string, error)
+	policies  *policystate.Store
 	mu        sync.Mutex
 	host      *sdk.Host
 	forget    runtime.Cleanup // closes the host when the engine is collected
@@ -59,6 +61,13 @@ func (e *Engine) InBoot(id func() (string, error)) *Engine {
 	return e
 }
 
+// WithPolicies sets the store of network policies, and returns the engine. The default has none.
+// Call it before the first operation.
+func (e *Engine) WithPolicies(store *policystate.Store) *Engine {
+	e.policies = store
+	return e
+}
+
 // NewForBinaries returns an engine that runs all plugins as binaries.
 func NewForBinaries(log hclog.Logger, instance string) *Engine {
 	return &Engine{log: log, instance: instance}
@@ -75,7 +84,7 @@ func (e *Engine) open() (*sdk.Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	host.Cache, host.LongLived = &sdk.TTLCache{}, e.longLived
+	host.Cache, host.LongLived, host.Policies = &sdk.TTLCache{}, e.longLived, e.policies
 	if e.boot != nil {
 		host.Boot = e.boot
 	}
@@ -126,6 +135,14 @@ func (e *Engine) Add(ctx context.Context, r *engine.Request) ([]*types100.Result
 		c, result, err := e.newChain(exec, r, i), a.Previous, error(nil)
 		if err = c.network.err; err != nil {
 			return results, fmt.Errorf("ADD allocation %q: network %q: %w", r.ID, a.Network.Name, err)
+		}
+		c.others = func(result *types100.Result) ([]attached, error) {
+			if a.Loopback {
+				return nil, nil
+			}
+			soFar := slices.Clone(results)
+			soFar[i] = result
+			return e.attachments(ctx, exec, r, soFar)
 		}
 		if result, err = c.add(ctx, result); err == nil {
 			err = engine.Validate(result)
@@ -179,6 +196,13 @@ func (e *Engine) Check(ctx context.Context, r *engine.Request) error {
 			return fmt.Errorf("CHECK allocation %q: network %q: %w", r.ID, a.Network.Name, err)
 		}
 	}
+	shared, err := e.crossingsOf(ctx, exec, r)
+	for i := 0; i < len(shared) && err == nil; i++ {
+		err = exec.Host.Rules.Check(ctx, shared[i])
+	}
+	if err != nil {
+		return fmt.Errorf("CHECK allocation %q: %w", r.ID, err)
+	}
 	return nil
 }
 
@@ -212,6 +236,9 @@ func (e *Engine) Del(ctx context.Context, r *engine.Request) error {
 		return fmt.Errorf("DEL allocation %q: %w", r.ID, err)
 	}
 	defer exec.Close()
+	if err := e.delCrossings(ctx, exec, r); err != nil {
+		return fmt.Errorf("DEL allocation %q: %w", r.ID, err)
+	}
 	var errs []error
 	for i, a := range slices.Backward(r.Attachments) {
 		c := e.newChain(exec, r, i)
@@ -239,6 +266,9 @@ func (e *Engine) Disconnect(ctx context.Context, r *engine.Request) error {
 		return fmt.Errorf("disconnect allocation %q: %w", r.ID, err)
 	}
 	defer exec.Close()
+	if err := e.delCrossings(ctx, exec, r); err != nil {
+		return fmt.Errorf("disconnect allocation %q: %w", r.ID, err)
+	}
 	for i, a := range slices.Backward(r.Attachments) {
 		c := e.newChain(exec, r, i)
 		for j := range slices.Backward(a.Network.List.Plugins) {
@@ -273,6 +303,11 @@ func (e *Engine) Repair(ctx context.Context, r *engine.Request) error {
 		for i := range a.Network.List.Plugins {
 			errs = append(errs, c.run(ctx, sdk.Repair, i, a.Result))
 		}
+	}
+	shared, err := e.crossingsOf(ctx, exec, r)
+	errs = append(errs, err)
+	for _, elements := range shared {
+		errs = append(errs, exec.Host.Rules.Add(ctx, elements))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("repair allocation %q: %w", r.ID, err)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 
+	"github.com/allocnet/allocnet/internal/plugins/policy"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 )
@@ -18,6 +19,8 @@ type network struct {
 	// incomplete if err is not nil.
 	plugins []*sdk.PluginConf
 	err     error
+	// policed is true if one of the plugins enforces network policies.
+	policed bool
 
 	mu       sync.Mutex
 	assessed *assessment
@@ -53,6 +56,7 @@ func newNetwork(list *libcni.NetworkConfigList) *network {
 			return n
 		}
 		n.plugins = append(n.plugins, conf)
+		n.policed = n.policed || p.Network.Type == policy.Capability
 	}
 	return n
 }

@@ -28,8 +28,9 @@ func (e *Engine) Restore(ctx context.Context, requests []*engine.Request) ([]eng
 			r.outcomes[i].Check, r.outcomes[i].Err = true, fmt.Errorf("restore allocation %q: %w", request.ID, err)
 		}
 	}
+	r.objects(ctx, func(w *sdk.Wanted) []sdk.Object { return w.First })
 	err = r.elements(ctx)
-	r.objects(ctx)
+	r.objects(ctx, func(w *sdk.Wanted) []sdk.Object { return w.Objects })
 	r.sources(ctx)
 	if err != nil {
 		return r.outcomes, fmt.Errorf("restore %d allocations: %w", len(requests), err)
@@ -84,7 +85,11 @@ func (r *restoration) collect(ctx context.Context, e *Engine, number int, reques
 			r.wanted = append(r.wanted, wanted{w, number})
 		}
 	}
-	return errors.Join(errs...)
+	shared, err := e.crossingsOf(ctx, exec, request)
+	for _, elements := range shared {
+		r.wanted = append(r.wanted, wanted{&sdk.Wanted{Elements: elements}, number})
+	}
+	return errors.Join(append(errs, err)...)
 }
 
 // elements restores the elements of allocnet's tables.
@@ -118,11 +123,11 @@ func (r *restoration) elements(ctx context.Context) error {
 	return nil
 }
 
-// objects restores all other objects, each once.
-func (r *restoration) objects(ctx context.Context) {
+// objects restores some of the other objects, each once.
+func (r *restoration) objects(ctx context.Context, of func(*sdk.Wanted) []sdk.Object) {
 	seen := map[string]error{}
 	for _, w := range r.wanted {
-		for _, o := range w.Objects {
+		for _, o := range of(w.Wanted) {
 			err, known := seen[o.Key]
 			if !known {
 				var changed bool

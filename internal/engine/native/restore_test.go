@@ -31,7 +31,7 @@ func TestRestoreObjects(t *testing.T) {
 		of(0, object("shared", true, nil)), of(1, object("shared", true, nil), object("bad", false, none)),
 		of(2, object("bad", false, none)), of(3, object("panic", false, nil)),
 	}}
-	r.objects(t.Context())
+	r.objects(t.Context(), func(w *sdk.Wanted) []sdk.Object { return w.Objects })
 	require.Equal(t, map[string]int{"shared": 1, "bad": 1, "panic": 1}, calls)
 	require.Equal(t, engine.Restored{Changed: true}, r.outcomes[0])
 	for _, i := range []int{1, 2} {

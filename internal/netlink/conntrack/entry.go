@@ -26,6 +26,7 @@ type tuple struct {
 	protocol            uint8
 	source, destination netip.Addr
 	sourcePort, port    uint16 // port is that of the destination
+	icmpType            uint8
 }
 
 // each calls a function with the entries that the kernel lists for a filter. These can
@@ -134,6 +135,8 @@ func (t *tuple) decodePorts(data []byte) {
 			t.sourcePort = binary.BigEndian.Uint16(value)
 		case kind == ctaProtoDstPort && len(value) == 2:
 			t.port = binary.BigEndian.Uint16(value)
+		case (kind == ctaProtoICMPType || kind == ctaProtoICMPv6Type) && len(value) == 1:
+			t.icmpType = value[0]
 		}
 	})
 }

@@ -28,6 +28,9 @@ const (
 	ctaProtoNum     = 1
 	ctaProtoDstPort = 3
 
+	ctaProtoICMPType   = 5
+	ctaProtoICMPv6Type = 8
+
 	ctaFilterOrigFlags  = 1
 	ctaFilterReplyFlags = 2
 

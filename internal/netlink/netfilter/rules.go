@@ -2,6 +2,7 @@ package netfilter
 
 import (
 	"context"
+	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -43,6 +44,8 @@ func readRule(family byte, payload []byte) (rule *nftables.Rule, chain string) {
 			chain = sock.String(value)
 		case unix.NFTA_RULE_HANDLE:
 			rule.Handle = sock.Uint64BE(value)
+		case unix.NFTA_RULE_USERDATA:
+			rule.UserData = slices.Clone(value)
 		case unix.NFTA_RULE_EXPRESSIONS:
 			sock.EachAttribute(value, func(_ uint16, element []byte) {
 				rule.Exprs = append(rule.Exprs, readExpression(family, element))

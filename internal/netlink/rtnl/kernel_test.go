@@ -61,6 +61,23 @@ func addBridge(t *testing.T, h *rtnl.Host, name string) int {
 	return link.Attrs().Index
 }
 
+// TestCreateVethRoutesLoopback: the host's end can have route_localnet from the beginning,
+// together with the setting of IPv6.
+func TestCreateVethRoutesLoopback(t *testing.T) {
+	h := open(t)
+	for i, route := range []bool{false, true} {
+		v := veth(fmt.Sprint("route", i))
+		v.NoLinkLocal, v.RouteLoopback = true, route
+		require.NoError(t, h.CreateVeth(v, newSandbox(t, fmt.Sprint("r", i))))
+		value, err := os.ReadFile("/proc/sys/net/ipv4/conf/" + v.Name + "/route_localnet")
+		require.NoError(t, err)
+		require.Equal(t, fmt.Sprintln(map[bool]int{false: 0, true: 1}[route]), string(value))
+		mode, err := os.ReadFile("/proc/sys/net/ipv6/conf/" + v.Name + "/addr_gen_mode")
+		require.NoError(t, err)
+		require.Equal(t, "1\n", string(mode))
+	}
+}
+
 func TestCreateVeth(t *testing.T) {
 	h := open(t)
 	s := newSandbox(t, "a")

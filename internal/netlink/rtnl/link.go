@@ -248,14 +248,19 @@ const (
 
 // putInet appends the attribute that sets one IPv4 sysctl of a link to 1.
 func putInet(r *sock.Requests, sysctl uint16) {
-	const inetConf = 1 // IFLA_INET_CONF of linux/if_link.h
 	spec := r.Nest(unix.IFLA_AF_SPEC)
+	putInetConf(r, sysctl)
+	r.End(spec)
+}
+
+// putInetConf appends the part of that attribute for IPv4.
+func putInetConf(r *sock.Requests, sysctl uint16) {
+	const inetConf = 1 // IFLA_INET_CONF of linux/if_link.h
 	inet := r.Nest(unix.AF_INET)
 	conf := r.Nest(inetConf)
 	r.Uint32(sysctl, 1)
 	r.End(conf)
 	r.End(inet)
-	r.End(spec)
 }
 
 // SetUp brings a link of the sandbox up: see Batch.SetUp.

@@ -18,6 +18,31 @@ type Port struct {
 	Master int // index of the bridge; 0 for none
 	Group  uint32
 	Up     bool
+	Hooked bool // see Veth.Hooked
+}
+
+// hookedGroups is the group_fwd_mask of a port of which all frames pass the bridge's hooks.
+// Those to the multicast MACs that bridges do not forward (01:80:c2:00:00:00 to 0f, IEEE
+// 802.1Q, 8.6.3) do not pass the hook prerouting otherwise: the bridge learns their sources,
+// and gives them to the host as if the port were an interface of its own. The kernel has no
+// bit for the second one, whose frames it drops.
+const hookedGroups = 0xfffd
+
+// putPort appends the settings of a bridge port, if one differs from the kernel's default.
+func putPort(r *sock.Requests, hairpin, isolated, hooked bool) {
+	if !hairpin && !isolated && !hooked {
+		return
+	}
+	info := r.Nest(unix.IFLA_LINKINFO)
+	r.String(nl.IFLA_INFO_SLAVE_KIND, "bridge")
+	port := r.Nest(nl.IFLA_INFO_SLAVE_DATA)
+	r.Uint8(nl.IFLA_BRPORT_MODE, flag(hairpin))
+	r.Uint8(nl.IFLA_BRPORT_ISOLATED, flag(isolated))
+	if hooked {
+		r.Attribute(nl.IFLA_BRPORT_GROUP_FWD_MASK, binary.NativeEndian.AppendUint16(nil, hookedGroups))
+	}
+	r.End(port)
+	r.End(info)
 }
 
 // Port returns the state of a link of the host. IsNotFound reports whether the error
@@ -34,6 +59,8 @@ func (h *Host) Port(name string) (p Port, err error) {
 				p.Master = int(sock.Uint32(value))
 			case unix.IFLA_GROUP:
 				p.Group = sock.Uint32(value)
+			case unix.IFLA_LINKINFO:
+				p.Hooked = isHooked(value)
 			}
 		})
 	})
@@ -41,6 +68,21 @@ func (h *Host) Port(name string) (p Port, err error) {
 		return Port{}, fmt.Errorf("find link %q: %w", name, err)
 	}
 	return p, nil
+}
+
+// isHooked reads from the kind of a link whether it is a hooked port.
+func isHooked(linkInfo []byte) (hooked bool) {
+	sock.EachAttribute(linkInfo, func(kind uint16, value []byte) {
+		if kind != nl.IFLA_INFO_SLAVE_DATA {
+			return
+		}
+		sock.EachAttribute(value, func(kind uint16, value []byte) {
+			if kind == nl.IFLA_BRPORT_GROUP_FWD_MASK && len(value) == 2 {
+				hooked = binary.NativeEndian.Uint16(value) == hookedGroups
+			}
+		})
+	})
+	return hooked
 }
 
 // AttachPort makes a link a port of a bridge.
@@ -53,13 +95,26 @@ func (b *Batch) AttachPort(index, bridge int, hairpin, isolated bool) {
 	}
 	r = b.begin("set port of bridge", unix.RTM_NEWLINK, 0)
 	putLink(r, index, 0)
+	putPort(r, hairpin, isolated, false)
+}
+
+// HookPort sets Veth.Hooked of a bridge port.
+func (b *Batch) HookPort(index int) {
+	r := b.begin("set group_fwd_mask of bridge port", unix.RTM_NEWLINK, 0)
+	putLink(r, index, 0)
 	info := r.Nest(unix.IFLA_LINKINFO)
 	r.String(nl.IFLA_INFO_SLAVE_KIND, "bridge")
 	port := r.Nest(nl.IFLA_INFO_SLAVE_DATA)
-	r.Uint8(nl.IFLA_BRPORT_MODE, flag(hairpin))
-	r.Uint8(nl.IFLA_BRPORT_ISOLATED, flag(isolated))
+	r.Attribute(nl.IFLA_BRPORT_GROUP_FWD_MASK, binary.NativeEndian.AppendUint16(nil, hookedGroups))
 	r.End(port)
 	r.End(info)
+}
+
+// SetGroup puts a link into a group.
+func (b *Batch) SetGroup(index int, group uint32) {
+	r := b.begin("set group of link", unix.RTM_NEWLINK, 0)
+	putLink(r, index, 0)
+	r.Uint32(unix.IFLA_GROUP, group)
 }
 
 // BringUp brings a link up, without the settings of SetUp.
@@ -74,9 +129,7 @@ func (h *Host) EnsureGroup(name string, group uint32) error {
 		return err
 	}
 	var b Batch
-	r := b.begin("set group of link", unix.RTM_NEWLINK, 0)
-	putLink(r, p.Index, 0)
-	r.Uint32(unix.IFLA_GROUP, group)
+	b.SetGroup(p.Index, group)
 	return h.Apply(&b)
 }
 

@@ -29,9 +29,13 @@ type Veth struct {
 	// none. Hairpin and Isolated are properties of that port.
 	Master            int
 	Hairpin, Isolated bool
+	// Hooked makes all frames from the port pass the bridge's hooks: see hookedGroups.
+	Hooked bool
 	// NoLinkLocal keeps the kernel from giving the host's end an IPv6 link-local
 	// address, which is not used, and from duplicate address detection for it.
 	NoLinkLocal bool
+	// RouteLoopback sets route_localnet of the host's end: see Host.RouteLoopback.
+	RouteLoopback bool
 	// Group is the group of the host's end; 0 is the kernel's default.
 	Group uint32
 	// Down leaves the host's end down, for callers that have more to set.
@@ -163,22 +167,20 @@ func (v *Veth) describe(r *sock.Requests) {
 	r.Begin("", unix.RTM_NEWLINK, unix.NLM_F_ACK)
 	putNamed(r, v.Name, 0)
 	r.String(unix.IFLA_IFALIAS, v.Alias)
-	if v.NoLinkLocal && hasIPv6() && (v.MTU == 0 || v.MTU >= 1280) {
+	noLinkLocal := v.NoLinkLocal && hasIPv6() && (v.MTU == 0 || v.MTU >= 1280)
+	if noLinkLocal || v.RouteLoopback {
 		spec := r.Nest(unix.IFLA_AF_SPEC)
-		inet6 := r.Nest(unix.AF_INET6)
-		r.Uint8(addrGenMode, addrGenNone)
-		r.End(inet6)
+		if v.RouteLoopback {
+			putInetConf(r, routeLocalnet)
+		}
+		if noLinkLocal {
+			inet6 := r.Nest(unix.AF_INET6)
+			r.Uint8(addrGenMode, addrGenNone)
+			r.End(inet6)
+		}
 		r.End(spec)
 	}
-	if v.Hairpin || v.Isolated {
-		info := r.Nest(unix.IFLA_LINKINFO)
-		r.String(nl.IFLA_INFO_SLAVE_KIND, "bridge")
-		port := r.Nest(nl.IFLA_INFO_SLAVE_DATA)
-		r.Uint8(nl.IFLA_BRPORT_MODE, flag(v.Hairpin))
-		r.Uint8(nl.IFLA_BRPORT_ISOLATED, flag(v.Isolated))
-		r.End(port)
-		r.End(info)
-	}
+	putPort(r, v.Hairpin, v.Isolated, v.Hooked)
 }
 
 const (

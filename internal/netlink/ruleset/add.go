@@ -143,7 +143,7 @@ func (c *change) waits() bool {
 
 // ensure makes the tables of the elements where they are missing or incomplete.
 func (r *Ruleset) ensure(ctx context.Context, list []element) error {
-	for _, t := range tables {
+	for _, t := range every {
 		if !t.used(list) {
 			continue
 		}

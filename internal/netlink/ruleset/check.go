@@ -19,15 +19,20 @@ func (r *Ruleset) Check(ctx context.Context, e *Elements) error {
 	if err != nil {
 		return fmt.Errorf("check elements of %s: %w", e.Owner, err)
 	}
-	if len(missing) > 0 {
-		return fmt.Errorf("%w: %s", ErrMissing, strings.Join(missing, ", "))
+	return missingError(missing)
+}
+
+// missingError returns ErrMissing with the names of what is missing, or nil.
+func missingError(missing []string) error {
+	if len(missing) == 0 {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("%w: %s", ErrMissing, strings.Join(missing, ", "))
 }
 
 func (r *Ruleset) missing(ctx context.Context, list []element) ([]string, error) {
 	var missing []string
-	for _, t := range tables {
+	for _, t := range every {
 		if !t.used(list) {
 			continue
 		}

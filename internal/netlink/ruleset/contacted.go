@@ -48,13 +48,18 @@ var complete = Port{Protocol: 255}
 // connections that the kernel tracks would take milliseconds.
 //
 // known is false while the tables cannot answer, because they are new or did not have
-// room for every port. Then all ports are returned; see LearnContacted.
+// room for every port of these protocols. Then all ports are returned; see LearnContacted.
 func (r *Ruleset) Contacted(ctx context.Context, family uint8, ports []Port) (contacted []Port, known bool, err error) {
 	if len(ports) == 0 {
 		return nil, true, nil
 	}
 	t := tableOfFamily(family)
-	list := []element{t.contactedElement(complete), t.missedElement(unix.IPPROTO_UDP), t.missedElement(unix.IPPROTO_SCTP)}
+	list := []element{t.contactedElement(complete)}
+	for _, protocol := range []uint8{unix.IPPROTO_UDP, unix.IPPROTO_SCTP} {
+		if slices.ContainsFunc(ports, func(p Port) bool { return p.Protocol == protocol }) {
+			list = append(list, t.missedElement(protocol))
+		}
+	}
 	state := len(list)
 	for _, p := range ports {
 		list = append(list, t.contactedElement(p))
@@ -63,7 +68,8 @@ func (r *Ruleset) Contacted(ctx context.Context, family uint8, ports []Port) (co
 	if err != nil {
 		return ports, false, fmt.Errorf("look up contacted ports: %w", err)
 	}
-	if found[0].set == nil || found[1].set != nil || found[2].set != nil {
+	missed := slices.ContainsFunc(found[1:state], func(e element) bool { return e.set != nil })
+	if found[0].set == nil || missed {
 		return ports, false, nil
 	}
 	for i, p := range ports {

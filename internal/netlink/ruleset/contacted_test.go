@@ -99,6 +99,7 @@ func TestContactedWithoutRoom(t *testing.T) {
 
 		c.scan(1000, contactedSize+2000)
 		c.requireUnknown(asked)
+		c.require([]Port{{unix.IPPROTO_SCTP, 7, c.host}})
 		c.learn(udpPort(9, c.host))
 		c.require(append(asked, udpPort(9, c.host), udpPort(2000, c.host)), udpPort(9, c.host))
 

@@ -131,15 +131,17 @@ func (r *Ruleset) Addresses(ctx context.Context, owner names.Owner) ([]netip.Add
 	return list, nil
 }
 
-// all returns the elements of both tables for which of(owner) is true.
+// all returns the elements of all tables for which of(owner) is true.
 func (r *Ruleset) all(ctx context.Context, of func(names.Owner) bool) ([]element, error) {
 	var list []element
 	var errs []error
-	for _, t := range tables {
-		for _, s := range t.sets {
-			if s.shared {
-				continue
-			}
+	for _, t := range every {
+		sets := slices.DeleteFunc(slices.Clone(t.sets), func(s *set) bool { return s.shared })
+		if t.policy != nil {
+			selections, err := r.selectionSets(ctx, t)
+			sets, errs = append(sets, selections...), append(errs, err)
+		}
+		for _, s := range sets {
 			some, err := r.dumpSet(ctx, s, of)
 			list = append(list, some...)
 			errs = append(errs, err)

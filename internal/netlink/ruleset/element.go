@@ -28,12 +28,13 @@ type element struct {
 	zone string
 }
 
-type key [32]byte
+type key [48]byte
 
-// value is what a map contains for a key: data or a verdict.
+// value is what a map contains for a key: data or a verdict, which may lead to a chain.
 type value struct {
 	data    [20]byte
 	verdict int32
+	chain   string
 }
 
 // place identifies an element: a set contains at most one element for a key.
@@ -161,6 +162,9 @@ func (e *element) putValue(b *sock.Requests) {
 	data := b.Nest(unix.NFTA_SET_ELEM_DATA)
 	verdict := b.Nest(unix.NFTA_DATA_VERDICT)
 	b.Uint32BE(unix.NFTA_VERDICT_CODE, uint32(e.verdict))
+	if e.value.chain != "" {
+		b.CString(unix.NFTA_VERDICT_CHAIN, e.value.chain)
+	}
 	b.End(verdict)
 	b.End(data)
 }
@@ -212,14 +216,20 @@ func (e *element) readValue(kind uint16, v []byte) {
 		return
 	}
 	sock.EachAttribute(v, func(kind uint16, value []byte) {
-		if kind == unix.NFTA_VERDICT_CODE {
+		switch kind {
+		case unix.NFTA_VERDICT_CODE:
 			e.verdict = int32(sock.Uint32BE(value))
+		case unix.NFTA_VERDICT_CHAIN:
+			e.value.chain = sock.String(value)
 		}
 	})
 }
 
 // String returns a description of the element for messages.
 func (e *element) String() string {
+	if e.set.table.policy != nil {
+		return e.policyString()
+	}
 	switch t := e.set.table; e.set {
 	case t.hostPorts, t.hostIPPorts:
 		m := e.mapping()
@@ -246,6 +256,8 @@ func (e *element) String() string {
 		return fmt.Sprintf("network %s-%s", e.address(), last)
 	case t.exempt:
 		return fmt.Sprintf("exemption from masquerading, %s", e.pair())
+	case t.macs, t.addresses4, t.addresses6, t.targets, t.unaddressed, t.tagged:
+		return e.ofPort()
 	case t.guards:
 		if e.verdict == int32(expr.VerdictDrop) {
 			return fmt.Sprintf("isolated ports of bridge %q", e.link())

@@ -16,8 +16,10 @@ type lister struct {
 	// removing is true if the elements are to be removed. Then a published address
 	// is listed in all sets that can contain it.
 	removing bool
-	list     []element
-	err      error
+	// replacing is true if they are replaced: then all elements of ports are known.
+	replacing bool
+	list      []element
+	err       error
 }
 
 // elements returns the elements to add, with those of the same set in a row.
@@ -34,7 +36,10 @@ func (e *Elements) listTo(l *lister) ([]element, error) {
 	if len(e.Zone) > maxZone {
 		l.fail("the name of firewalld's zone is longer than %d bytes", maxZone)
 	}
-	l.list = make([]element, 0, 2*(len(e.Masquerade)+len(e.Published))+len(e.Mappings)+len(e.Open)+len(e.Announced)+4*len(e.Guarded))
+	l.list = make([]element, 0, 2*(len(e.Masquerade)+len(e.Published))+len(e.Mappings)+len(e.Open)+len(e.Announced)+4*len(e.Guarded)+len(e.Known)+4*len(e.Policed)+8*len(e.Ports))
+	for _, t := range policyTables {
+		l.policies(t, e)
+	}
 	for _, t := range tables {
 		l.addresses(t, e)
 		l.routes(t, e.Announced)
@@ -43,6 +48,8 @@ func (e *Elements) listTo(l *lister) ([]element, error) {
 		l.exemptions(t, e.Exempt)
 		l.guards(t, e.Guarded)
 	}
+	l.ports(e.Ports)
+	l.policedPorts(e.Policed)
 	return l.list, l.err
 }
 

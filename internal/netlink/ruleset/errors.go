@@ -9,6 +9,8 @@ import (
 )
 
 var (
+	// ErrGroupTaken: the links of a policy's group lead to another policy.
+	ErrGroupTaken = errors.New("the links of the group lead to another policy")
 	// ErrMissing: elements or parts of the tables do not exist or are not as they
 	// should be.
 	ErrMissing = errors.New("nftables rules are missing")

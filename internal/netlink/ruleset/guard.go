@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/google/nftables/expr"
@@ -15,13 +14,16 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
-// Family is a family of addresses with a guard of its own.
+// Family is a family of nftables with a guard of its own.
 type Family int
 
 // The values of Family.
 const (
 	IPv4 Family = iota
 	IPv6
+	// Bridge stands for the guard of bridge ports, whose addresses are elements: see
+	// Elements.Ports. The table that holds it drops what the guard has not checked.
+	Bridge
 )
 
 // guard is a table without sets that drops packets with addresses that do not belong to
@@ -35,6 +37,9 @@ func newGuard(family byte) guard {
 			t.label, t.addrLen, t.source, t.destination = "table ip6 "+name, 16, 8, 24
 		}
 		t.chains = sync.OnceValue(func() []chain { return t.finish(t.guardChains()) })
+		if flags != 0 {
+			t.chains = sync.OnceValue(func() []chain { return t.finish(append(t.guardChains(), t.failClosed()...)) })
+		}
 		return t
 	}
 	return guard{build(names.GuardTable, 0), build(names.HeldGuardTable, ownedTable)}
@@ -73,7 +78,7 @@ func (t *table) localOnly() chain {
 // link-local addresses. Answers pass: a container with several networks sends those to other
 // hosts over its default route, whichever of its addresses they come from.
 func (t *table) ownSources() chain {
-	guarded := []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: 1}, mask(native(names.LinkGroups), native(0)), equal(native(names.GuardedGroup))}
+	guarded := []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: 1}, mask(native(names.LinkGroups), native(0)), equal(native(names.GuardedGroup & names.LinkGroups))}
 	answer := []expr.Any{&expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1}, equal([]byte{1}), &expr.Verdict{Kind: expr.VerdictReturn}}
 	foreign := []expr.Any{&expr.Fib{Register: 1, FlagSADDR: true, FlagIIF: true, ResultOIF: true}, equal(native(0)), &expr.Counter{}, drop()}
 	return newChain("own_sources", base("filter", unix.NF_INET_PRE_ROUTING, tracked),
@@ -81,10 +86,29 @@ func (t *table) ownSources() chain {
 		newRule("a guarded link sends from its own addresses", slices.Concat(guarded, foreign)...))
 }
 
+// failClosed returns chains that drop packets of links with a network policy while the table of
+// policies is missing, because another program has flushed the ruleset. They are in the table that
+// such a flush does not remove. A chain before the policies marks the packets, the policies clear
+// the mark, and a chain after them drops what still has it.
+func (t *table) failClosed() []chain {
+	var list []chain
+	for _, h := range policyHooks {
+		set, missed := newChain(h.name+"_before", base("filter", h.number, policyPriority-1)), newChain(h.name+"_after", base("filter", h.number, policyPriority+1))
+		for _, d := range h.directions {
+			set.rules = append(set.rules, newRule("links that need a policy", append(needsPolicy(d), setMark(ForwardMark)...)...))
+			missed.rules = append(missed.rules, newRule("no policy was applied", slices.Concat(needsPolicy(d),
+				[]expr.Any{&expr.Meta{Key: expr.MetaKeyMARK, Register: 1}}, anyBit(ForwardMark), []expr.Any{&expr.Counter{}, drop()})...))
+		}
+		list = append(list, set, missed)
+	}
+	return list
+}
+
 // Guard drops packets to and from 127.0.0.0/8 that do not come from the host itself, and
 // packets of a family from a link of the group names.GuardedGroup whose source is reached
 // over another link, except for answers. The former is needed if a link has route_localnet, with every backend
-// of host ports. The first call completes an existing table, which an older version may
+// of host ports. In family Bridge, it drops frames of guarded bridge ports that have no
+// elements for them. The first call completes an existing table, which an older version may
 // have made. Later calls change nothing if the table exists: see Repair.
 func (r *Ruleset) Guard(ctx context.Context, families ...Family) error {
 	for _, f := range families {
@@ -102,7 +126,11 @@ func (r *Ruleset) guard(ctx context.Context, f Family) error {
 			return err
 		}
 	}
-	err := r.ensureTable(ctx, t)
+	// A transaction that fails, because the table exists, waits for RCU.
+	is, err := r.inspect(ctx, t)
+	if err == nil && len(t.problems(is)) > 0 {
+		err = r.ensureTable(ctx, t)
+	}
 	if err == nil {
 		r.guarded[f].Store(true)
 	}
@@ -183,8 +211,5 @@ func (r *Ruleset) CheckGuard(ctx context.Context, families ...Family) error {
 		}
 		missing = append(missing, problems...)
 	}
-	if len(missing) > 0 {
-		return fmt.Errorf("%w: %s", ErrMissing, strings.Join(missing, ", "))
-	}
-	return nil
+	return missingError(missing)
 }

@@ -3,6 +3,7 @@ package ruleset
 import (
 	"flag"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -94,6 +95,10 @@ func everything() *Elements {
 		Open:      []netip.Addr{v4.Addr(), v6.Addr()},
 		Announced: []Route{{Address: netip.PrefixFrom(v4.Addr(), 32), Table: 100, Protocol: 91, Link: 7}, {Address: v6, Table: 1 << 31, Protocol: 91}},
 		Guarded:   []Guard{{Bridge: "cni0"}},
+		Ports: []BridgePort{{
+			Name: "veth0", MAC: net.HardwareAddr{2, 1, 2, 3, 4, 5}, Tagged: true,
+			Addresses: []netip.Addr{v4.Addr(), v6.Addr(), netip.MustParseAddr("fe80::1:2ff:fe03:405")},
+		}, {Name: "veth1", MAC: net.HardwareAddr{2, 1, 2, 3, 4, 6}, Unaddressed: true}},
 	}
 }
 

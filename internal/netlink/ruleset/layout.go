@@ -1,9 +1,12 @@
 package ruleset
 
 import (
+	"encoding/binary"
 	"net/netip"
+	"sync"
 
 	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/names"
@@ -23,6 +26,10 @@ type table struct {
 	hostPorts, hostIPPorts, standby, snatAll, snatLocal, masqueraded, open, announced *set // elements with an owner
 	networks, exempt, guarded, guards                                                 *set // elements that attachments share
 	contacted, contactedPorts, contactedMissed                                        *set // elements that packets add
+	macs, addresses4, addresses6, targets, unaddressed, tagged, policed               *set // of bridge ports, with an owner
+
+	// policy has the sets of a table of policies; nil for the others.
+	policy *policySets
 
 	sets []*set
 	// chains builds the chains at the first call.
@@ -41,6 +48,14 @@ type set struct {
 	// size is the maximum size of a set to which packets add elements; 0 for the
 	// others.
 	size uint32
+	// timeout is the time in milliseconds after which such an element is removed; 0 for
+	// never.
+	timeout uint64
+	// counters is true if each element counts the packets that matched it.
+	counters bool
+	// typeOf is nft's encoding of the expression that the type of the key is that of; nil
+	// if the type has a name.
+	typeOf []byte
 	// shared is true if the elements have no owner and stay when an attachment is
 	// removed.
 	shared bool
@@ -51,7 +66,9 @@ var (
 	ip     = newTable(unix.NFPROTO_IPV4)
 	ip6    = newTable(unix.NFPROTO_IPV6)
 	tables = []*table{ip, ip6}
-	guards = map[Family]guard{IPv4: newGuard(unix.NFPROTO_IPV4), IPv6: newGuard(unix.NFPROTO_IPV6)}
+	ports  = newPortTable()
+	every  = []*table{ip, ip6, policies4, policies6, ports}
+	guards = map[Family]guard{IPv4: newGuard(unix.NFPROTO_IPV4), IPv6: newGuard(unix.NFPROTO_IPV6), Bridge: {ports, newHeldPortTable()}}
 )
 
 // ownedTable is NFT_TABLE_F_OWNER: the table belongs to the socket that made it.
@@ -65,13 +82,16 @@ func tableOf(a netip.Addr) *table {
 	return ip6
 }
 
-func newTable(family byte) *table {
-	t := &table{family: family, name: names.Table, label: "table ip " + names.Table, addrLen: 4, source: 12, destination: 16}
-	addr := nftables.TypeIPAddr
+// tableNamed returns a table of a family without content, and the type of its addresses.
+func tableNamed(name string, family byte) (*table, nftables.SetDatatype) {
 	if family == unix.NFPROTO_IPV6 {
-		t.label, t.addrLen, t.source, t.destination = "table ip6 "+names.Table, 16, 8, 24
-		addr = nftables.TypeIP6Addr
+		return &table{family: family, name: name, label: "table ip6 " + name, addrLen: 16, source: 8, destination: 24}, nftables.TypeIP6Addr
 	}
+	return &table{family: family, name: name, label: "table ip " + name, addrLen: 4, source: 12, destination: 16}, nftables.TypeIPAddr
+}
+
+func newTable(family byte) *table {
+	t, addr := tableNamed(names.Table, family)
 	proto, port, link := nftables.TypeInetProto, nftables.TypeInetService, nftables.TypeIFName
 	t.hostPorts = t.newSet("host_ports", types{proto, port}, types{addr, port})
 	t.hostIPPorts = t.newSet("host_ip_ports", types{addr, proto, port}, types{addr, port})
@@ -143,7 +163,10 @@ func (s *set) put(b *sock.Requests, id uint32) {
 	if s.data != nil {
 		flags |= unix.NFT_SET_MAP
 	}
-	if s.key[0].Name == nftables.TypeIFName.Name {
+	if s.timeout != 0 {
+		flags |= unix.NFT_SET_TIMEOUT
+	}
+	if s.key[0].Name == nftables.TypeIFName.Name || s.key[0].Name == nftables.TypeDevGroup.Name {
 		order = hostOrder
 	}
 	s.table.begin(b, s.label, unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE)
@@ -158,6 +181,12 @@ func (s *set) put(b *sock.Requests, id uint32) {
 	} else if s.data != nil {
 		b.Uint32BE(unix.NFTA_SET_DATA_TYPE, magic(s.data))
 		b.Uint32BE(unix.NFTA_SET_DATA_LEN, uint32(s.dataLen))
+	}
+	if s.timeout != 0 {
+		b.Attribute(unix.NFTA_SET_TIMEOUT, binary.BigEndian.AppendUint64(nil, s.timeout))
+	}
+	if s.counters {
+		b.Attribute(unix.NLA_F_NESTED|setExpr, counterExpr())
 	}
 	if s.size != 0 {
 		desc := b.Nest(unix.NFTA_SET_DESC)
@@ -177,7 +206,14 @@ func (s *set) put(b *sock.Requests, id uint32) {
 	}
 	// nft stores the byte order of the key in the same way, as a number in the
 	// host's byte order.
-	b.Attribute(unix.NFTA_SET_USERDATA, append([]byte{keyOrder, 4}, native(order)...))
+	b.Attribute(unix.NFTA_SET_USERDATA, append(append([]byte{keyOrder, 4}, native(order)...), s.typeOf...))
+}
+
+// remove appends the message that removes the set with its elements.
+func (s *set) remove(b *sock.Requests) {
+	s.table.begin(b, s.label, unix.NFT_MSG_DELSET, 0)
+	b.CString(unix.NFTA_SET_TABLE, s.table.name)
+	b.CString(unix.NFTA_SET_NAME, s.name)
 }
 
 // magic returns nft's number for a type.
@@ -185,3 +221,14 @@ func magic(of types) uint32 {
 	t := nftables.MustConcatSetType(of...)
 	return t.GetNFTMagic()
 }
+
+// setExpr is NFTA_SET_EXPR: an expression that each new element gets.
+const setExpr = 17
+
+var counterExpr = sync.OnceValue(func() []byte {
+	data, err := expr.Marshal(0, &expr.Counter{})
+	if err != nil {
+		panic(err)
+	}
+	return data
+})

@@ -14,7 +14,7 @@ import (
 // of the latter. Both belong to one owner. Replace makes missing tables and is idempotent. It
 // returns a *PortTakenError as Add does; then nothing has changed.
 func (r *Ruleset) Replace(ctx context.Context, before, after *Elements) error {
-	gone, err := before.remains()
+	gone, err := before.listTo(&lister{owner: before.Owner.String(), removing: true, replacing: true})
 	if err != nil {
 		return fmt.Errorf("replace elements of %s: %w", before.Owner, err)
 	}

@@ -66,7 +66,7 @@ type wish struct {
 func (r *Ruleset) compare(ctx context.Context, list []*Elements) (*restoration, error) {
 	n := &restoration{is: map[*table]*state{}, changed: map[int]bool{}, unsettled: map[int]bool{}}
 	wishes := n.wishes(list)
-	for _, t := range tables {
+	for _, t := range every {
 		mine := wishes[t]
 		if len(mine) == 0 {
 			continue
@@ -115,8 +115,10 @@ func (n *restoration) wishes(list []*Elements) map[*table][]wish {
 		}
 	}
 	wishes := map[*table][]wish{}
-	for _, t := range tables {
-		bySet[t.networks], bySet[t.exempt] = outermostWishes(bySet[t.networks]), outermostWishes(bySet[t.exempt])
+	for _, t := range every {
+		if t.networks != nil {
+			bySet[t.networks], bySet[t.exempt] = outermostWishes(bySet[t.networks]), outermostWishes(bySet[t.exempt])
+		}
 		for _, s := range t.sets {
 			wishes[t] = append(wishes[t], bySet[s]...)
 		}

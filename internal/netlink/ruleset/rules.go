@@ -37,6 +37,8 @@ type chain struct {
 	label string
 	hook  hook
 	rules []rule
+	// comment is the owner of a chain that is not fixed; "" for none.
+	comment string
 }
 
 // hook is the point at which the kernel calls a base chain.
@@ -56,8 +58,8 @@ type rule struct {
 
 // onceChains returns a function that builds the chains of a table at its first call.
 func onceChains(t *table) func() []chain {
-	return sync.OnceValue(func() []chain {
-		chains := []chain{
+	return onceChainsOf(t, func() []chain {
+		return []chain{
 			t.dnat(),
 			toHostPorts("prerouting", unix.NF_INET_PRE_ROUTING),
 			t.note(),
@@ -69,8 +71,11 @@ func onceChains(t *table) func() []chain {
 			t.forward(),
 			t.forwarded(),
 		}
-		return t.finish(chains)
 	})
+}
+
+func onceChainsOf(t *table, build func() []chain) func() []chain {
+	return sync.OnceValue(func() []chain { return t.finish(build()) })
 }
 
 // finish sets the labels of chains and the digests of their rules.

@@ -17,8 +17,8 @@ import (
 // descriptor until Close.
 type Ruleset struct {
 	socket    *sock.Socket
-	guarded   [2]atomic.Bool // the table of a Family's guard was complete
-	holds     [2]atomic.Bool // this connection owns the second one
+	guarded   [3]atomic.Bool // the table of a Family's guard was complete
+	holds     [3]atomic.Bool // this connection owns the second one
 	witnesses witnesses
 }
 
@@ -45,7 +45,7 @@ func (r *Ruleset) Close() error {
 	return nil
 }
 
-// Elements are the elements of one attachment in the tables of both families.
+// Elements are the elements of one attachment in the tables of all families.
 type Elements struct {
 	// Owner is the comment of every element that is not shared.
 	Owner names.Owner
@@ -79,6 +79,25 @@ type Elements struct {
 	// Guarded are the bridges that the firewall plugin's ingressPolicy closes. They
 	// have no owner, and Del does not remove them.
 	Guarded []Guard
+	// Ports are guarded bridge ports, with what they may send.
+	Ports []BridgePort
+	// Known are addresses of an allocation in a network with policies.
+	Known []netip.Addr
+	// Policed are those of an allocation with a policy.
+	Policed []Policed
+}
+
+// Policed is an address to which a policy applies. Packets that it denies are counted.
+type Policed struct {
+	Address netip.Addr
+	// ByAddress is true if the link does not lead to the policy, because it is a port of a
+	// bridge. Then Policy, Egress and Ingress are the Policy's ID, and whether it has stages
+	// of the direction.
+	ByAddress bool
+	// Port is the port of the bridge, if ByAddress is true.
+	Port            string
+	Policy          string
+	Egress, Ingress bool
 }
 
 // Exemption is a pair of networks of one family between which the host does not

@@ -41,7 +41,7 @@ func TestAddIsIdempotent(t *testing.T) {
 		require.NoError(t, r.Add(t.Context(), everything()))
 		require.NoError(t, r.Check(t.Context(), everything()))
 	}
-	require.Equal(t, 14, countElements(t))
+	require.Equal(t, 23, countElements(t))
 	for range 3 {
 		require.NoError(t, r.Del(t.Context(), everything()))
 		require.Zero(t, countElements(t))
@@ -315,14 +315,23 @@ func TestOwned(t *testing.T) {
 	require.NoError(t, err)
 	const of = " of allocnet:net/alloc/eth0"
 	require.Equal(t, []string{
+		`MAC 02:01:02:03:04:05 of bridge port "veth0"` + of,
+		`MAC 02:01:02:03:04:06 of bridge port "veth1"` + of,
+		`VLAN tags of bridge port "veth0"` + of,
+		`address 10.1.2.3 of bridge port "veth0"` + of,
+		`address fd00:1::3 of bridge port "veth0"` + of,
+		`address fe80::1:2ff:fe03:405 of bridge port "veth0"` + of,
 		"announced address 10.1.2.3 (table 100)" + of,
 		"announced address fd00:1::3 (table 2147483648)" + of,
+		`every address of bridge port "veth1"` + of,
 		"host port 127.0.0.1:53/udp -> 10.1.2.3:5353" + of,
 		"host port 8080/sctp -> [fd00:1::3]:80" + of,
 		"host port 8080/tcp -> 10.1.2.3:80" + of,
 		"host port [2001:db8::1]:53/udp -> [fd00:1::3]:5353" + of,
 		"masqueraded address 10.1.2.3" + of,
 		"masqueraded address fd00:1::3" + of,
+		`neighbour discovery for fd00:1::3 of bridge port "veth0"` + of,
+		`neighbour discovery for fe80::1:2ff:fe03:405 of bridge port "veth0"` + of,
 		"open address 10.1.2.3" + of,
 		"open address fd00:1::3" + of,
 		"published address 10.1.2.3 (snat local)" + of,

@@ -46,7 +46,7 @@ func (r *Ruleset) ensureTable(ctx context.Context, t *table) error {
 // Missing tables are made by the next Add or Guard.
 func (r *Ruleset) Repair(ctx context.Context) error {
 	var errs []error
-	for _, t := range append([]*table{guards[IPv4].table, guards[IPv6].table}, tables...) {
+	for _, t := range append([]*table{guards[IPv4].table, guards[IPv6].table}, every...) {
 		is, err := r.inspect(ctx, t)
 		if err == nil && len(t.problems(is)) > 0 {
 			err = r.rebuild(ctx, t)
@@ -107,13 +107,18 @@ func (t *table) build(b *sock.Requests, flags uint16, is *state) {
 		c.put(b, t)
 	}
 	for _, c := range chains {
-		for _, one := range c.rules {
-			t.begin(b, c.label, unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND)
-			b.CString(unix.NFTA_RULE_TABLE, t.name)
-			b.CString(unix.NFTA_RULE_CHAIN, c.name)
-			b.Attribute(unix.NLA_F_NESTED|unix.NFTA_RULE_EXPRESSIONS, one.exprs)
-			putComment(b, unix.NFTA_RULE_USERDATA, one.comment)
-		}
+		c.putRules(b, t)
+	}
+}
+
+// putRules appends the messages that make the rules of a chain.
+func (c *chain) putRules(b *sock.Requests, t *table) {
+	for _, one := range c.rules {
+		t.begin(b, c.label, unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND)
+		b.CString(unix.NFTA_RULE_TABLE, t.name)
+		b.CString(unix.NFTA_RULE_CHAIN, c.name)
+		b.Attribute(unix.NLA_F_NESTED|unix.NFTA_RULE_EXPRESSIONS, one.exprs)
+		putComment(b, unix.NFTA_RULE_USERDATA, one.comment)
 	}
 }
 
@@ -135,17 +140,27 @@ func (t *table) clear(b *sock.Requests, chains []chain, is *state) {
 	}
 	for _, c := range chains {
 		if h, ok := is.chains[c.name]; ok && h != c.hook {
-			t.begin(b, c.label, unix.NFT_MSG_DELCHAIN, 0)
-			b.CString(unix.NFTA_CHAIN_TABLE, t.name)
-			b.CString(unix.NFTA_CHAIN_NAME, c.name)
+			c.remove(b, t)
 		}
 	}
 }
+
+// remove appends the message that removes a chain without rules.
+func (c *chain) remove(b *sock.Requests, t *table) {
+	t.begin(b, c.label, unix.NFT_MSG_DELCHAIN, 0)
+	b.CString(unix.NFTA_CHAIN_TABLE, t.name)
+	b.CString(unix.NFTA_CHAIN_NAME, c.name)
+}
+
+const chainUserData = 12 // NFTA_CHAIN_USERDATA
 
 func (c *chain) put(b *sock.Requests, t *table) {
 	t.begin(b, c.label, unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE)
 	b.CString(unix.NFTA_CHAIN_TABLE, t.name)
 	b.CString(unix.NFTA_CHAIN_NAME, c.name)
+	if c.comment != "" {
+		putComment(b, chainUserData, c.comment)
+	}
 	if c.hook == (hook{}) {
 		return
 	}
@@ -210,17 +225,24 @@ func (r *Ruleset) inspect(ctx context.Context, t *table) (*state, error) {
 	if err := errors.Join(err, failed); err != nil || !is.exists {
 		return is, err
 	}
-	return is, r.readRules(ctx, t, is)
+	return is, r.readRules(ctx, t, "", is)
 }
 
-// readRules reads the comments of all rules. It repeats a listing that a change
-// interrupted.
-func (r *Ruleset) readRules(ctx context.Context, t *table, is *state) error {
+// readRules reads the comments of the rules of one chain, or of all if in is "". It repeats a
+// listing that a change interrupted.
+func (r *Ruleset) readRules(ctx context.Context, t *table, in string, is *state) error {
 	return retry.Do(ctx, func() error {
-		clear(is.rules)
+		if in == "" {
+			clear(is.rules)
+		} else {
+			delete(is.rules, in)
+		}
 		return r.dump(ctx, func(b *sock.Requests) {
 			t.begin(b, t.label, unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP)
 			b.CString(unix.NFTA_RULE_TABLE, t.name)
+			if in != "" {
+				b.CString(unix.NFTA_RULE_CHAIN, in)
+			}
 		}, func(payload []byte) {
 			var chain, comment string
 			sock.EachNetfilterAttribute(payload, func(kind uint16, value []byte) {

@@ -109,12 +109,12 @@ func namesIn(kind int, payload []byte) (table, object string) {
 	return table, object
 }
 
-func isOwnTable(name string) bool { return name == names.Table || name == names.GuardTable }
+func isOwnTable(name string) bool { return names.IsOwnTable(name) && name != names.HeldGuardTable }
 
 // matters reports whether a change of allocnet's tables can be damage. Packets add
 // elements to the sets of contacted ports, and allocnet removes them.
 func matters(kind int, object string) bool {
-	return kind != unix.NFT_MSG_DELSETELEM || !strings.HasPrefix(object, "contacted")
+	return kind != unix.NFT_MSG_DELSETELEM || !strings.HasPrefix(object, "contacted") && object != "denied"
 }
 
 // isForeign reports whether a change of another table can concern rules for
@@ -146,7 +146,7 @@ var sharedChains = []string{
 
 // describe returns an object as nft shows it.
 func describe(n *sock.Notification, table, object string) string {
-	family := map[byte]string{unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6", unix.NFPROTO_INET: "inet"}[n.Payload[0]]
+	family := map[byte]string{unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6", unix.NFPROTO_INET: "inet", unix.NFPROTO_BRIDGE: "bridge"}[n.Payload[0]]
 	text := "table " + family + " " + table
 	switch int(n.Kind & 0xff) {
 	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN, unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:

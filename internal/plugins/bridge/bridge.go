@@ -38,6 +38,7 @@ func (b *bridge) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, err
 	a := &addition{bridge: b, args: c, veth: rtnl.Veth{
 		Name: owner.Veth(), MAC: rtnl.RandomMAC(), Alias: owner.String(),
 		PeerName: c.IfName, PeerMAC: mac, Hairpin: b.HairpinMode, Isolated: b.PortIsolation, NoLinkLocal: true, Down: b.tags(),
+		Group: b.group(), Hooked: b.guardsSources(),
 	}}
 	if a.sandbox, err = c.Sandbox(); err != nil {
 		return nil, err
@@ -51,17 +52,19 @@ func (b *bridge) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, err
 func (a *addition) steps() []sdk.Step {
 	bridge := sdk.Step{Name: "bridge", Do: a.ensureBridge}
 	guard := sdk.Step{Name: "MAC spoof check", Do: a.guardMAC, Undo: a.unguardMAC}
+	sources := sdk.Step{Name: "source guard", Do: a.guard, Undo: a.unguard} // before the container can send
 	tag := sdk.Step{Name: "VLANs", Do: a.tag}
 	attach := sdk.Step{Name: "attach interface " + a.args.IfName, Do: a.attach, Undo: a.detach}
 	report := sdk.Step{Name: "interfaces", Do: a.report}
 	forwards := sdk.Step{Name: "bridge port", Do: a.awaitPort}
 	if a.ipam == "" {
-		return []sdk.Step{bridge, guard, attach, tag, report, {Name: "interface", Do: a.bringUp}, forwards}
+		return []sdk.Step{bridge, guard, sources, attach, tag, report, {Name: "interface", Do: a.bringUp}, forwards}
 	}
 	return []sdk.Step{
 		bridge,
 		{Name: "addresses", Do: a.allocate, Undo: a.release},
 		guard,
+		sources,
 		attach,
 		tag,
 		report,

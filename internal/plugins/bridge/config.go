@@ -39,6 +39,9 @@ type config struct {
 	EnableDAD                 bool           `json:"enabledad"`
 	DisableContainerInterface bool           `json:"disableContainerInterface"`
 	PortIsolation             bool           `json:"portIsolation"`
+	// SourceGuard drops frames from the container whose source is not its own; default
+	// true. The reference plugin ignores the key.
+	SourceGuard *bool `json:"sourceGuard"`
 }
 
 // bridge is the plugin.
@@ -64,6 +67,9 @@ func New(conf []byte) (sdk.Plugin, error) {
 	}
 	b.MTU = max(b.MTU, 0) // the reference plugin ignores a negative MTU, too
 	b.masq = veth.Masquerade{On: b.unread || b.IPMasq && b.ipam != "", Backend: b.IPMasqBackend, Network: b.Name, Except: b.IPMasqExcept}
+	if b.unread || b.guardsSources() {
+		b.masq.Ports = b.guardedPorts
+	}
 	return b, sdk.FirstError(decodeErr, ipamErr, b.masq.ValidateExcept(), b.validate())
 }
 

@@ -10,6 +10,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/plugins/spoofcheck"
 	"github.com/allocnet/allocnet/internal/plugins/veth"
@@ -34,11 +36,11 @@ func (b *bridge) Check(ctx context.Context, c *sdk.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(b.checkMACGuard(ctx, c, r), b.checkVLANs(c, r)); err != nil {
+	if err := errors.Join(b.checkMACGuard(ctx, c, r), b.checkVLANs(c, r), b.checkGuard(c, r)); err != nil {
 		return err
 	}
 	if b.DisableContainerInterface {
-		return nil
+		return b.masq.Check(ctx, c, r)
 	}
 	peer, err := veth.CheckSandbox(c, r)
 	if err != nil {
@@ -139,6 +141,11 @@ func (b *bridge) Bind(ctx context.Context, c *sdk.CmdArgs) error {
 	if c.Unchanged {
 		return nil
 	}
+	if b.guardsSources() {
+		if err := c.Host.Guard(ctx, ruleset.Bridge); err != nil {
+			return err
+		}
+	}
 	if ok, err := b.isReached(c, r); ok || err != nil {
 		return err
 	}
@@ -154,7 +161,7 @@ func (b *bridge) Bind(ctx context.Context, c *sdk.CmdArgs) error {
 func (b *bridge) isReached(c *sdk.CmdArgs, r *types100.Result) (bool, error) {
 	host := c.Host.Kernel
 	port, err := host.Port(c.Owner(b.Name).Veth())
-	if err != nil || !port.Up || port.Master == 0 {
+	if err != nil || !port.Up || port.Master == 0 || b.guardPort(&rtnl.Batch{}, port, false) {
 		return false, err
 	}
 	if !b.IsGateway || b.Vlan != 0 || len(r.IPs) == 0 {

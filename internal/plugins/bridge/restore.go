@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
@@ -27,11 +28,13 @@ func (b *bridge) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 	if _, err := b.restoreBridge(ctx, c, r); err != nil {
 		return errors.Join(leaseErr, err)
 	}
-	var portErr error
-	if !b.tags() && !sdk.AddedByReference(c, b.Name, r) {
-		_, portErr = b.restorePort(c)
+	// The elements come first: a guarded port without them sends nothing.
+	errs := []error{leaseErr, b.restoreGuard(ctx, c, r), b.masq.Restore(ctx, c, r)}
+	if !sdk.AddedByReference(c, b.Name, r) {
+		_, err := b.restorePort(c)
+		errs = append(errs, err)
 	}
-	return errors.Join(leaseErr, portErr, b.masq.Add(ctx, c, r), b.repairMACGuard(ctx, c, r), b.repairVLANs(c, r))
+	return errors.Join(append(errs, b.repairMACGuard(ctx, c, r), b.repairVLANs(c, r))...)
 }
 
 // Wanted implements sdk.Restorer. Individual CHECKs find rules of macspoofchk, VLANs,
@@ -47,12 +50,16 @@ func (b *bridge) Wanted(_ context.Context, c *sdk.CmdArgs) (*sdk.Wanted, error) 
 		key += " " + ip.Gateway.String()
 	}
 	w.Objects = append(w.Objects, sdk.Object{Key: key, Restore: func(ctx context.Context) (bool, error) { return b.restoreBridge(ctx, c, r) }})
-	if !b.tags() {
+	if b.guardsSources() {
 		w.Objects = append(w.Objects, sdk.Object{
-			Key:     "port " + c.Owner(b.Name).Veth(),
-			Restore: func(context.Context) (bool, error) { return b.restorePort(c) },
+			Key:     "source guard of bridge ports",
+			Restore: func(ctx context.Context) (bool, error) { return c.Host.RestoreGuard(ctx, ruleset.Bridge) },
 		})
 	}
+	w.Objects = append(w.Objects, sdk.Object{
+		Key:     "port " + c.Owner(b.Name).Veth(),
+		Restore: func(context.Context) (bool, error) { return b.restorePort(c) },
+	})
 	b.masq.Want(w, c, r)
 	return w, nil
 }
@@ -125,8 +132,17 @@ func (b *bridge) restoreRoutes(c *sdk.CmdArgs, index int, r *types100.Result) (c
 	return changed, nil
 }
 
-// restorePort attaches the host's end of the veth to the bridge again, and brings it
-// up.
+// restoreGuard makes the rules of the source guard again if some are missing.
+func (b *bridge) restoreGuard(ctx context.Context, c *sdk.CmdArgs, r *types100.Result) error {
+	if !b.guardsSources() || sdk.AddedByReference(c, b.Name, r) {
+		return nil
+	}
+	_, err := c.Host.RestoreGuard(ctx, ruleset.Bridge)
+	return err
+}
+
+// restorePort makes the host's end of the veth a guarded port again, attaches it to the bridge,
+// and brings it up. Of a port with VLANs it restores no more than the guard.
 func (b *bridge) restorePort(c *sdk.CmdArgs) (changed bool, err error) {
 	host, name := c.Host.Kernel, c.Owner(b.Name).Veth()
 	port, err := host.Port(name)
@@ -138,10 +154,12 @@ func (b *bridge) restorePort(c *sdk.CmdArgs) (changed bool, err error) {
 		return false, err
 	}
 	var changes rtnl.Batch
-	if changed = port.Master != br; changed {
+	attach := port.Master != br && !b.tags()
+	if attach {
 		changes.AttachPort(port.Index, br, b.HairpinMode, b.PortIsolation)
 	}
-	if !port.Up {
+	changed = b.guardPort(&changes, port, attach) || attach
+	if !port.Up && !b.tags() {
 		changed = true
 		changes.BringUp(port.Index)
 	}

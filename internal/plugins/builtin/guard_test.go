@@ -1,6 +1,8 @@
 package builtin_test
 
 import (
+	"encoding/json"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/sandbox"
@@ -201,4 +204,33 @@ func linkLocalOf(t *testing.T, name string) netip.Addr {
 	}
 	require.Fail(t, "no link-local address", name)
 	return netip.Addr{}
+}
+
+// TestLinkRoutesLoopback: the plugin ptp makes the link with route_localnet for the plugins after
+// it, which need not set it then, if it has added the guard.
+func TestLinkRoutesLoopback(t *testing.T) {
+	_, native := runners(t)
+	for i, guarded := range []bool{true, false} {
+		a := sandboxed(t, fmt.Sprint("loopback", i))
+		conf := with(guardedLinks(fmt.Sprint("loopback", i)), "sourceGuard", guarded)
+		text, err := json.Marshal(conf)
+		require.NoError(t, err)
+		_, args := sdk.CmdArgsOf([]string{"CNI_CONTAINERID=" + a.id, "CNI_NETNS=" + a.netns, "CNI_IFNAME=" + a.ifName, "CNI_PATH=" + pluginDir}, text)
+		args.Additions = &sdk.Additions{RoutesLoopback: true}
+		r, err := native.exec.Run(t.Context(), "ptp", "ADD", args)
+		require.NoError(t, err)
+		link := r.Interfaces[0].Name
+		value, err := os.ReadFile("/proc/sys/net/ipv4/conf/" + link + "/route_localnet")
+		require.NoError(t, err)
+		if guarded {
+			require.NoError(t, native.exec.Host.Rules.CheckGuard(t.Context(), ruleset.IPv4))
+			require.Equal(t, link, args.Additions.LoopbackRouted)
+			require.Equal(t, "1\n", string(value))
+		} else {
+			require.Empty(t, args.Additions.LoopbackRouted)
+			require.Equal(t, "0\n", string(value))
+		}
+		_, err = native.run("DEL", a, conf)
+		require.NoError(t, err)
+	}
 }

@@ -30,7 +30,7 @@ func TestMasqueradeLayouts(t *testing.T) {
 	privhost.Require(t, "ip6tables", "nft")
 	for _, backend := range []string{"iptables", "nftables"} {
 		t.Run(backend, func(t *testing.T) {
-			conf := masqueraded(backend)
+			conf := with(masqueraded(backend), "sourceGuard", false) // so all rules are those of the backend
 			a := sandboxed(t, "masq-"+backend)
 			life := func(one, other *runner) (with, without string) {
 				reference.t, native.t = t, t

@@ -17,7 +17,7 @@ import (
 )
 
 func spoofChecked() object {
-	return object{"cniVersion": "1.0.0", "name": "net", "type": "bridge", "bridge": "br0", "macspoofchk": true, "ipam": hostLocal("10.9.0.0/24")}
+	return object{"cniVersion": "1.0.0", "name": "net", "type": "bridge", "bridge": "br0", "macspoofchk": true, "sourceGuard": false, "ipam": hostLocal("10.9.0.0/24")}
 }
 
 // spoofRules returns the rules of macspoofchk, without what differs between

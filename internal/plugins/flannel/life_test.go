@@ -54,7 +54,7 @@ func TestMasqueradeByFlanneld(t *testing.T) {
 	h := newHost(t)
 	h.subnets(subnets + "FLANNEL_IPMASQ=true\n")
 	result := h.must("ADD", "a", h.conf(), "")
-	require.NotContains(t, h.elements(), "allocnet:net/a/eth0")
+	require.NotContains(t, h.elements(), "table ip allocnet")
 	h.must("DEL", "a", h.conf(), result)
 	h.requireNothing()
 }

@@ -25,6 +25,11 @@ type backend interface {
 
 // Add implements sdk.Plugin. It returns the previous plugin's result.
 func (p *portmap) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, error) {
+	return p.add(ctx, c, false)
+}
+
+// add is Add. If routed is true, the caller knows that routeLoopback has been done.
+func (p *portmap) add(ctx context.Context, c *sdk.CmdArgs, routed bool) (*types100.Result, error) {
 	previous, err := p.previous(c)
 	if err != nil || len(p.mappings) == 0 {
 		return previous, err
@@ -33,8 +38,13 @@ func (p *portmap) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, er
 	if len(pub.addresses) == 0 {
 		return previous, nil
 	}
-	if err := pub.routeLoopback(ctx, c); err != nil {
-		return nil, err
+	if c.Additions != nil && pub.first != "" && c.Additions.LoopbackRouted == pub.first {
+		routed = true
+	}
+	if !routed {
+		if err := pub.routeLoopback(ctx, c); err != nil {
+			return nil, err
+		}
 	}
 	if err := p.backend.add(ctx, c, pub); err != nil {
 		return nil, err
@@ -45,9 +55,24 @@ func (p *portmap) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, er
 	return previous, nil
 }
 
-// Bind implements sdk.Binder: without host ports, ADD of a slot has done nothing.
+// Prepare implements sdk.Preparer: without host ports, ADD of a slot has done nothing. The
+// kernel's configuration lock, for which route_localnet waits, is what a Bind waits for
+// most.
+func (p *portmap) Prepare(ctx context.Context, c *sdk.CmdArgs) error {
+	previous, err := p.previous(c)
+	if err != nil {
+		return err
+	}
+	pub := p.publication(c, previous)
+	if len(pub.addresses) == 0 {
+		return nil
+	}
+	return pub.routeLoopback(ctx, c)
+}
+
+// Bind implements sdk.Binder.
 func (p *portmap) Bind(ctx context.Context, c *sdk.CmdArgs) error {
-	_, err := p.Add(ctx, c)
+	_, err := p.add(ctx, c, c.Unchanged)
 	return err
 }
 
@@ -182,6 +207,9 @@ func (p *publication) routeLoopback(ctx context.Context, c *sdk.CmdArgs) error {
 	}
 	return c.Host.Kernel.RouteLoopback(link.Attrs().Name)
 }
+
+// RoutesLoopback implements sdk.LoopbackRouter.
+func (p *portmap) RoutesLoopback() bool { return p.invalid == nil && p.snat }
 
 // routesLoopback reports whether connections from 127.0.0.1 are redirected to
 // the container.

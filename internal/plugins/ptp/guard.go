@@ -54,7 +54,8 @@ func (p *ptp) checkGuard(ctx context.Context, c *sdk.CmdArgs, link netlink.Link,
 		return nil
 	}
 	var groupErr error
-	if group := link.Attrs().Group; group != names.GuardedGroup {
+	// Links of other groups that are guarded lead to a network policy.
+	if group := link.Attrs().Group; group&names.LinkGroups != names.GuardedGroup&names.LinkGroups {
 		groupErr = fmt.Errorf("interface %q of the host is in group %d instead of %d, so packets from the container may have any source", link.Attrs().Name, group, names.GuardedGroup)
 	}
 	return errors.Join(groupErr, c.Host.Rules.CheckGuard(ctx, familiesOf(r)...))
@@ -67,5 +68,9 @@ func (p *ptp) restoreGuard(ctx context.Context, c *sdk.CmdArgs, r *types100.Resu
 		return nil
 	}
 	_, err := c.Host.RestoreGuard(ctx, familiesOf(r)...)
-	return errors.Join(err, c.Host.Kernel.EnsureGroup(c.Owner(p.Name).Veth(), names.GuardedGroup))
+	veth := c.Owner(p.Name).Veth()
+	if port, portErr := c.Host.Kernel.Port(veth); portErr == nil && port.Group&names.LinkGroups == names.GuardedGroup&names.LinkGroups {
+		return err // a group of a network policy is guarded, too
+	}
+	return errors.Join(err, c.Host.Kernel.EnsureGroup(veth, names.GuardedGroup))
 }

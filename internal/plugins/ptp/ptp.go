@@ -9,12 +9,14 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/plugins/veth"
 )
@@ -74,7 +76,7 @@ func (p *ptp) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, error)
 	owner := c.Owner(p.Name)
 	a := &addition{ptp: p, args: c, veth: rtnl.Veth{
 		Name: owner.Veth(), MAC: rtnl.RandomMAC(), Alias: owner.String(),
-		PeerName: c.IfName, PeerMAC: mac, NoLinkLocal: true, Group: p.group(),
+		PeerName: c.IfName, PeerMAC: mac, NoLinkLocal: true, Group: c.Pending(owner.Veth(), p.group()),
 	}}
 	if a.sandbox, err = c.Sandbox(); err != nil {
 		return nil, err
@@ -132,8 +134,17 @@ func (a *addition) complete(r *types100.Result) (err error) {
 
 func (a *addition) release(ctx context.Context) error { return a.ipam.Release(ctx, a.args) }
 
+// attach makes the link. If a later plugin needs it, and the guard is there, the link has
+// route_localnet from the beginning: to set it later takes another request.
 func (a *addition) attach(context.Context) error {
-	return a.args.Host.Kernel.CreateVeth(&a.veth, a.sandbox)
+	additions := a.args.Additions
+	a.veth.RouteLoopback = additions != nil && additions.RoutesLoopback && a.guardsSources() &&
+		slices.Contains(familiesOf(a.result), ruleset.IPv4)
+	err := a.args.Host.Kernel.CreateVeth(&a.veth, a.sandbox)
+	if err == nil && a.veth.RouteLoopback {
+		additions.LoopbackRouted = a.veth.Name
+	}
+	return err
 }
 
 func (a *addition) detach(ctx context.Context) error {

@@ -3,6 +3,10 @@ package sdk
 import (
 	"context"
 	"fmt"
+	"reflect"
+	"slices"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 )
@@ -12,12 +16,28 @@ type Addition struct {
 	Elements *ruleset.Elements
 	// Added is called after the elements were added. It may be nil.
 	Added func(context.Context)
+	// Final returns the elements for the result of the whole chain, whose later plugins
+	// may change what Elements depend on. It may be nil.
+	Final func(*types100.Result) *ruleset.Elements
+	// Now adds the elements at once, because the plugin itself needs them.
+	Now bool
 
 	plugin string
+	in     *ruleset.Elements // those that were added
 }
 
+// apply adds the elements, or replaces those that were added before.
 func (n *Addition) apply(ctx context.Context, host *Host) error {
-	err := host.Rules.Add(ctx, n.Elements)
+	err := error(nil)
+	switch {
+	case n.in == nil:
+		err = host.Rules.Add(ctx, n.Elements)
+	case !reflect.DeepEqual(n.in, n.Elements):
+		err = host.Rules.Replace(ctx, n.in, n.Elements)
+	}
+	if err == nil {
+		n.in = n.Elements
+	}
 	if err == nil && n.Added != nil {
 		n.Added(ctx)
 	}
@@ -29,8 +49,34 @@ func (n *Addition) apply(ctx context.Context, host *Host) error {
 type Additions struct {
 	// Plugin is the type of the plugin that runs.
 	Plugin string
+	// AtOnce adds the elements of each plugin at once.
+	AtOnce bool
+	// RoutesLoopback is set if a later plugin of the chain sets route_localnet of the
+	// host's link: see LoopbackRouter.
+	RoutesLoopback bool
+	// LoopbackRouted is the name of the link of the host that has been made with
+	// route_localnet, behind the guard; "" is none.
+	LoopbackRouted string
 
 	list []Addition
+}
+
+// LoopbackRouter is a plugin that publishes host ports.
+type LoopbackRouter interface {
+	// RoutesLoopback reports whether connections from 127.0.0.1 are redirected to IPv4
+	// addresses of containers. Then the host's link needs route_localnet, which costs
+	// nothing in the request that makes the link.
+	RoutesLoopback() bool
+}
+
+// RoutesLoopback reports whether a plugin is such a LoopbackRouter.
+func (c *PluginConf) RoutesLoopback(name string, factory Factory) bool {
+	if factory == nil { // a binary
+		return false
+	}
+	p, err := c.make(pluginKey{name, c.Bare != nil}, factory)
+	r, ok := p.(LoopbackRouter)
+	return err == nil && ok && r.RoutesLoopback()
 }
 
 // AddElements adds elements of the attachment in ADD. If the arguments have Additions,
@@ -41,18 +87,57 @@ func (a *CmdArgs) AddElements(ctx context.Context, n Addition) error {
 		return n.apply(ctx, a.Host)
 	}
 	n.plugin = a.Additions.Plugin
+	if n.Now || a.Additions.AtOnce {
+		if err := n.apply(ctx, a.Host); err != nil {
+			return err
+		}
+		n.Added = nil
+	}
 	a.Additions.list = append(a.Additions.list, n)
 	return nil
+}
+
+// Advance adds the elements that depend on the result of the chain for the result that it is
+// about to have, before a plugin makes the container send by it.
+func (x *Additions) Advance(ctx context.Context, host *Host, result *types100.Result) error {
+	for i := range x.list {
+		n := &x.list[i]
+		if n.Final == nil {
+			continue
+		}
+		n.Elements = n.Final(result)
+		if err := n.apply(ctx, host); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Finish gives the result of the whole chain to the additions that depend on it. Call it
+// before Apply.
+func (x *Additions) Finish(result *types100.Result) {
+	for i := range x.list {
+		if n := &x.list[i]; n.Final != nil {
+			n.Elements = n.Final(result)
+		}
+	}
+}
+
+// More adds elements to those of the plugins.
+func (x *Additions) More(e *ruleset.Elements) {
+	x.list = append(x.list, Addition{Elements: e, plugin: x.Plugin})
 }
 
 // Apply adds all elements in one transaction. If that fails, it adds those of one plugin
 // after the other, as without Additions: then the error names the plugin.
 func (x *Additions) Apply(ctx context.Context, host *Host) error {
-	if len(x.list) > 1 && host.Rules.Add(ctx, x.elements()) == nil {
+	fresh := func(n Addition) bool { return n.in == nil }
+	if len(x.list) > 1 && !slices.ContainsFunc(x.list, func(n Addition) bool { return !fresh(n) }) && host.Rules.Add(ctx, x.elements()) == nil {
 		x.added(ctx)
 		return nil
 	}
-	for _, n := range x.list {
+	for i := range x.list {
+		n := &x.list[i]
 		if err := n.apply(ctx, host); err != nil {
 			return fmt.Errorf("plugin %q: %w", n.plugin, err)
 		}
@@ -106,6 +191,9 @@ func (x *Additions) elements() *ruleset.Elements {
 		all.Mappings = append(all.Mappings, e.Mappings...)
 		all.Open = append(all.Open, e.Open...)
 		all.Guarded = append(all.Guarded, e.Guarded...)
+		all.Known = append(all.Known, e.Known...)
+		all.Policed = append(all.Policed, e.Policed...)
+		all.Ports = append(all.Ports, e.Ports...)
 	}
 	return all
 }

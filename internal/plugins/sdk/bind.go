@@ -15,25 +15,52 @@ type Binder interface {
 	Bind(context.Context, *CmdArgs) error
 }
 
+// Preparer is a Binder that can do a part of Bind ahead, in the slot, because it depends on the
+// network alone.
+type Preparer interface {
+	Binder
+	// Prepare is called after the ADD of a slot, with its result. Bind may rely on it if
+	// CmdArgs.Unchanged is set. DEL removes what it makes.
+	Prepare(context.Context, *CmdArgs) error
+}
+
 // errNoBinder: the ADD of a plugin needs to know the allocation.
 var errNoBinder = errors.New("its ADD depends on the request")
 
 // Bind calls the Binder of a native plugin. Other native plugins have nothing to do.
-func (e *Exec) Bind(ctx context.Context, name string, a *CmdArgs) (err error) {
+func (e *Exec) Bind(ctx context.Context, name string, a *CmdArgs) error {
+	return e.forSlot(ctx, name, "bind", a, func(p Plugin) error {
+		if b, ok := p.(Binder); ok {
+			return b.Bind(ctx, a)
+		}
+		return nil
+	})
+}
+
+// Prepare calls the Preparer of a native plugin. Other native plugins have nothing to do.
+func (e *Exec) Prepare(ctx context.Context, name string, a *CmdArgs) error {
+	return e.forSlot(ctx, name, "prepare", a, func(p Plugin) error {
+		if b, ok := p.(Preparer); ok {
+			return b.Prepare(ctx, a)
+		}
+		return nil
+	})
+}
+
+// forSlot runs a native plugin for a slot, as do does it.
+func (e *Exec) forSlot(ctx context.Context, name, command string, a *CmdArgs, do func(Plugin) error) (err error) {
 	a.exec, a.Host, a.Instance = e, e.Host, e.Instance
 	factory, native := e.Plugins[name]
 	if !native {
 		return fmt.Errorf("plugin %q: %w", name, errNoBinder)
 	}
-	defer e.recovered(name, "bind", &err)
+	defer e.recovered(name, command, &err)
 	p, why, err := e.choose(ctx, name, Repair, factory, a)
-	if err := errors.Join(err, why); err != nil {
-		return fmt.Errorf("plugin %q: %w", name, err)
+	if err = errors.Join(err, why); err == nil {
+		err = do(p)
 	}
-	if b, ok := p.(Binder); ok {
-		if err := b.Bind(ctx, a); err != nil {
-			return fmt.Errorf("plugin %q: %w", name, err)
-		}
+	if err != nil {
+		return fmt.Errorf("plugin %q: %w", name, err)
 	}
 	return nil
 }

@@ -35,6 +35,9 @@ type CmdArgs struct {
 	// that is not known. DEL runs these binaries in addition to the native
 	// plugins of the same types.
 	Binaries []string
+	// Link is shared by the plugins of a chain whose ADD ends with the group of a link; nil
+	// stands for the other chains.
+	Link *PendingLink
 	// Additions collects the elements that ADD adds; nil adds them at once.
 	Additions *Additions
 	// Unchanged is for a Binder: no other program has changed the rules, nor the links

@@ -43,7 +43,8 @@ type Exec struct {
 
 	mu      sync.Mutex
 	sandbox *rtnl.Sandbox
-	path    string // of sandbox
+	path    string    // of sandbox
+	valid   [2]string // the last valid container ID and interface, which most plugins share
 }
 
 // Run runs a command of a plugin: in-process if there is a native plugin that
@@ -85,7 +86,7 @@ func (e *Exec) Run(ctx context.Context, name, command string, a *CmdArgs) (resul
 // choose returns the native plugin if it must run the command, and the reason
 // why the binary must run, if it must.
 func (e *Exec) choose(ctx context.Context, name, command string, factory Factory, a *CmdArgs) (p Plugin, why, err error) {
-	if err := a.validateNames(); err != nil {
+	if err := e.validateNames(a); err != nil {
 		return nil, nil, err
 	}
 	p, err = a.Conf.plugin(name, factory, a.Runtime)
@@ -103,6 +104,21 @@ func (e *Exec) choose(ctx context.Context, name, command string, factory Factory
 		return nil, why, fmt.Errorf("plugin %q: %w", name, statusError(ctx, command, err))
 	}
 	return p, why, nil
+}
+
+// validateNames is CmdArgs.validateNames, once for all plugins of an attachment.
+func (e *Exec) validateNames(a *CmdArgs) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	names := [2]string{a.ContainerID, a.IfName}
+	if names == e.valid {
+		return nil
+	}
+	err := a.validateNames()
+	if err == nil {
+		e.valid = names
+	}
+	return err
 }
 
 // command runs a command without a result.

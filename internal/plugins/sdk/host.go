@@ -11,6 +11,7 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/state/boot"
+	"github.com/allocnet/allocnet/internal/state/policystate"
 )
 
 // Host is the state that all plugins of one host share. It is safe for
@@ -23,6 +24,9 @@ type Host struct {
 	// Firewalld is the client of firewalld; nil means that firewalld is not
 	// running.
 	Firewalld *firewalld.Client
+	// Policies has the network policies of all attachments of a state directory; nil means
+	// that there is none, as in plugin binaries.
+	Policies *policystate.Store
 	// Conntrack deletes tracked connections.
 	Conntrack *conntrack.Conn
 	// Cache is nil in a process that runs a single command.
@@ -61,6 +65,9 @@ func (h *Host) Guard(ctx context.Context, families ...ruleset.Family) error {
 // RestoreGuard adds the rules of Guard again if some are missing.
 func (h *Host) RestoreGuard(ctx context.Context, families ...ruleset.Family) (changed bool, err error) {
 	err = h.Rules.CheckGuard(ctx, families...)
+	if err == nil && h.LongLived { // which may be a new process
+		err = h.Rules.HoldGuard(ctx, families...)
+	}
 	if !errors.Is(err, ruleset.ErrMissing) {
 		return false, err
 	}

@@ -17,11 +17,13 @@ type Restorer interface {
 
 // Wanted is what the host must have for one attachment.
 type Wanted struct {
+	// First are objects that are restored before Elements, which refer to them.
+	First []Object
 	// Elements are elements of allocnet's tables; nil means none.
 	Elements *ruleset.Elements
 	// Sources are addresses in a zone of firewalld.
 	Sources []Source
-	// Objects are all other objects, in the order in which they are restored.
+	// Objects are all other objects of the host, in the order in which they are restored.
 	Objects []Object
 	// Restored is called after Elements were restored, if some were missing. It may
 	// be nil.

@@ -8,6 +8,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/vishvananda/netlink"
 
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
@@ -15,6 +16,9 @@ import (
 // addition is the state of one ADD.
 type addition struct {
 	sandbox *rtnl.Sandbox
+	args    *sdk.CmdArgs
+	owner   names.Owner
+	result  *types100.Result // of the plugin before
 	ifName  string
 	want    *settings
 
@@ -33,8 +37,8 @@ func (t *tuning) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, err
 	if err := checkAllowed(want.sysctls); err != nil {
 		return nil, err
 	}
-	a := &addition{ifName: c.IfName, want: want, file: t.backupFile(c)}
-	a.backup.Owner = c.Owner(t.Name).String()
+	a := &addition{args: c, owner: c.Owner(t.Name), result: result, ifName: c.IfName, want: want, file: t.backupFile(c)}
+	a.backup.Owner = a.owner.String()
 	if a.sandbox, err = c.Sandbox(); err != nil {
 		return nil, err
 	}
@@ -52,6 +56,7 @@ func (a *addition) steps() []sdk.Step {
 	}
 	return append(steps,
 		sdk.Step{Name: "backup", Do: a.writeBackup, Undo: a.removeBackup},
+		sdk.Step{Name: "source guard", Do: a.guard, Undo: a.unguard},
 		sdk.Step{Name: "attributes", Do: a.setAttributes},
 	)
 }

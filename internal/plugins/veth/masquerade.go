@@ -25,6 +25,9 @@ type Masquerade struct {
 	// Except are networks to which packets keep their source address, in addition
 	// to that of the address.
 	Except []netip.Prefix
+	// Ports returns the guarded bridge ports of an attachment, whose elements are
+	// removed, checked and restored with those of the masquerading; nil if there are none.
+	Ports func(*sdk.CmdArgs, *types100.Result) []ruleset.BridgePort
 }
 
 // Validate returns an error for an unknown backend.
@@ -65,16 +68,16 @@ func (m Masquerade) Add(ctx context.Context, c *sdk.CmdArgs, r *types100.Result)
 // owner. With a backend it also removes elements, because ADD may have had a
 // configuration without a backend.
 func (m Masquerade) Del(ctx context.Context, c *sdk.CmdArgs, r *types100.Result) error {
-	if !m.On {
+	if !m.On && m.Ports == nil {
 		return nil
 	}
-	if m.Backend != nil {
+	if m.On && m.Backend != nil {
 		return errors.Join(m.delReference(ctx, c), sdk.DelOwned(ctx, c, m.Network))
 	}
 	if r == nil {
 		return sdk.DelOwned(ctx, c, m.Network)
 	}
-	return c.Host.Rules.Del(ctx, m.elements(c, r))
+	return c.Host.Rules.Del(ctx, m.all(c, r))
 }
 
 // delReference removes the rules of the reference plugins.
@@ -91,13 +94,35 @@ func (m Masquerade) delReference(ctx context.Context, c *sdk.CmdArgs) error {
 // Check returns an error if masquerading is incomplete. It does not check rules
 // that the reference plugins added: neither do those plugins.
 func (m Masquerade) Check(ctx context.Context, c *sdk.CmdArgs, r *types100.Result) error {
-	switch {
-	case !m.On || !has(r, c.Owner(m.Network).Veth(), ""):
+	if !m.On && m.Ports == nil || !has(r, c.Owner(m.Network).Veth(), "") {
 		return nil
-	case m.Backend != nil:
-		return m.reference(c).check(ctx, *m.Backend, m.addresses(r))
 	}
-	return c.Host.Rules.Check(ctx, m.elements(c, r))
+	err := c.Host.Rules.Check(ctx, m.all(c, r))
+	if m.On && m.Backend != nil {
+		err = errors.Join(err, m.reference(c).check(ctx, *m.Backend, m.addresses(r)))
+	}
+	return err
+}
+
+// Restore is Add for an existing attachment, and restores the elements of its ports.
+func (m Masquerade) Restore(ctx context.Context, c *sdk.CmdArgs, r *types100.Result) error {
+	var err error
+	if m.On && m.Backend != nil {
+		err = m.reference(c).add(ctx, *m.Backend, m.addresses(r))
+	}
+	return errors.Join(err, c.Host.Rules.Add(ctx, m.all(c, r)))
+}
+
+// all returns the elements of the masquerading, unless it has a backend, and of the ports.
+func (m Masquerade) all(c *sdk.CmdArgs, r *types100.Result) *ruleset.Elements {
+	e := &ruleset.Elements{Owner: c.Owner(m.Network)}
+	if m.On && m.Backend == nil {
+		e = m.elements(c, r)
+	}
+	if m.Ports != nil {
+		e.Ports = m.Ports(c, r)
+	}
+	return e
 }
 
 // collect removes rules with the reference layout that belong to no valid
@@ -166,14 +191,13 @@ func (m Masquerade) addresses(r *types100.Result) []masqueraded {
 	return list
 }
 
-// Want adds the elements of the masquerading to what the host must have. The rules of a
+// Want adds the elements of the masquerading and of the ports to what the host must have. The rules of a
 // backend need a CHECK of their own.
 func (m Masquerade) Want(w *sdk.Wanted, c *sdk.CmdArgs, r *types100.Result) {
-	switch {
-	case !m.On:
-	case m.Backend != nil:
+	if m.On && m.Backend != nil {
 		w.Individual = true
-	default:
-		w.Elements = m.elements(c, r)
+	}
+	if m.On && m.Backend == nil || m.Ports != nil {
+		w.Elements = m.all(c, r)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/allocnet/allocnet/internal/iptables"
 	"github.com/allocnet/allocnet/internal/netlink/announce"
 	"github.com/allocnet/allocnet/internal/state/subnetenv"
+	"github.com/allocnet/allocnet/policy"
 )
 
 // EmbeddedName is the name of the embedded network.
@@ -30,6 +31,9 @@ type EmbeddedOptions struct {
 	SubnetsFrom string
 	// Routes configures the plugin routes. It is not in the chain if Table is 0.
 	Routes EmbeddedRoutes
+	// Policy is the network policy of all allocations; nil for none. Plugin binaries cannot
+	// enforce it.
+	Policy *policy.Policy
 	// ForBinaries configures the network for plugin binaries. Their firewall plugin
 	// needs an admin chain in which published ports are accepted, and their ptp plugin
 	// leaves a requested hardware address to the tuning plugin.
@@ -85,6 +89,9 @@ func (o EmbeddedOptions) validate() error {
 			return fmt.Errorf("routes: cluster network %q: %w", p, err)
 		}
 	}
+	if err := o.validatePolicy(); err != nil {
+		return err
+	}
 	if o.SubnetsFrom != "" {
 		return o.validateSubnetsFrom()
 	}
@@ -101,6 +108,13 @@ func (o EmbeddedOptions) validate() error {
 	}
 	_, v6 := seen["IPv6"]
 	return validateMTU(o.MTU, v6)
+}
+
+func (o EmbeddedOptions) validatePolicy() error {
+	if o.Policy != nil && o.ForBinaries {
+		return errors.New("policy: plugin binaries cannot enforce network policies: use the engine auto or native, or no policy")
+	}
+	return o.Policy.Validate()
 }
 
 func (o EmbeddedOptions) validateSubnetsFrom() error {
@@ -182,6 +196,13 @@ func (o EmbeddedOptions) list() object {
 	}
 	if r := o.Routes; r.Table != 0 {
 		plugins = append(plugins, object{"type": "routes", "table": r.Table, "protocol": r.Protocol, "subnets": r.Subnets})
+	}
+	if !o.ForBinaries { // there is no binary
+		enforced := object{"type": "policy", "capabilities": object{"policy": true}}
+		if o.Policy != nil {
+			enforced["policy"] = o.Policy
+		}
+		plugins = append(plugins, enforced)
 	}
 	return object{"name": EmbeddedName, "cniVersion": embeddedVersion, "plugins": plugins}
 }

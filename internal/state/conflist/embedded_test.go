@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/policy"
 )
 
 func indented(t *testing.T, n *Network) string {
@@ -50,12 +52,33 @@ func TestEmbedded(t *testing.T) {
 			if tt.options.Routes.Table != 0 {
 				types = append(types, "routes")
 			}
+			capabilities := []string{"ipRanges", "ips", "mac", "portMappings"}
+			if !tt.options.ForBinaries {
+				types, capabilities = append(types, "policy"), append(capabilities[:3:3], "policy", "portMappings")
+			}
 			require.Equal(t, types, n.PluginTypes())
 			require.Equal(t, []string{"host-local"}, n.IPAMTypes())
-			require.Equal(t, []string{"ipRanges", "ips", "mac", "portMappings"}, n.Capabilities())
+			require.Equal(t, capabilities, n.Capabilities())
 			requireSelfContained(t, n)
 		})
 	}
+}
+
+// TestEmbeddedPolicy: the policy is that of the plugin, and is never left out silently.
+func TestEmbeddedPolicy(t *testing.T) {
+	p := &policy.Policy{Presets: []policy.Preset{policy.NoMetadata}}
+	n, err := Embedded(EmbeddedOptions{StateDir: "/s", Policy: p})
+	require.NoError(t, err)
+	require.Contains(t, indented(t, n), `"policy": {
+        "presets": [
+          "no-metadata"
+        ]
+      },
+      "type": "policy"`)
+	_, err = Embedded(EmbeddedOptions{StateDir: "/s", Policy: p, ForBinaries: true})
+	require.ErrorContains(t, err, "plugin binaries cannot enforce network policies")
+	_, err = Embedded(EmbeddedOptions{StateDir: "/s", Policy: &policy.Policy{Presets: []policy.Preset{"x"}}})
+	require.ErrorContains(t, err, `presets[0]: "x" is unknown`)
 }
 
 func TestEmbeddedRejects(t *testing.T) {

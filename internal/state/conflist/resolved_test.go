@@ -101,7 +101,7 @@ func TestEmbeddedOnACluster(t *testing.T) {
 	d := New(filepath.Join(dir, "none"), embedded).Resolving()
 	n, err := d.Lookup(EmbeddedName)
 	require.NoError(t, err)
-	require.Equal(t, []string{"loopback", "flannel", "firewall", "portmap"}, n.PluginTypes())
+	require.Equal(t, []string{"loopback", "flannel", "firewall", "portmap", "policy"}, n.PluginTypes())
 	for text, want := range map[string]struct{ subnets, routes []string }{
 		oneSubnet:  {[]string{"10.5.1.0/24"}, []string{"0.0.0.0/0", "10.5.0.0/16"}},
 		dualSubnet: {[]string{"10.5.1.0/24", "fd00:5:0:1::/64"}, []string{"0.0.0.0/0", "::/0", "10.5.0.0/16", "fd00:5::/48"}},

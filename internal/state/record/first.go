@@ -32,7 +32,7 @@ func (s *Store) First(ctx context.Context, kinds ...string) (done func(succeeded
 	}
 	waitCtx, cancel := context.WithTimeout(ctx, firstWait(ctx))
 	defer cancel()
-	if err := l.take(waitCtx, writeLock, offsetFirst); err != nil && ctx.Err() != nil {
+	if err := l.take(waitCtx, writeLock, offsetFirst, 1); err != nil && ctx.Err() != nil {
 		l.close()
 		return nil, fmt.Errorf("wait for the first allocation of a network: %w", err)
 	}

@@ -2,11 +2,8 @@ package record
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"hash/fnv"
-	"io/fs"
-	"os"
 	"slices"
 	"sync"
 	"time"
@@ -65,12 +62,10 @@ func (s *Store) Share(ctx context.Context, networks []string) (unlock func(), er
 	}
 	slices.Sort(offsets) // one order for all prevents deadlocks
 	for _, offset := range slices.Compact(offsets) {
-		// Taking the entry lock briefly lets a waiting GC go first.
-		if err = l.take(ctx, readLock, offset); err == nil {
-			err = l.take(ctx, readLock, offset+1)
-		}
-		if err == nil {
-			err = l.release(offset)
+		// The entry lock is taken together with the network itself, and only briefly. So
+		// a waiting GC, which holds it, goes first.
+		if err = l.take(ctx, readLock, offset, 2); err == nil {
+			err = l.release(offset, 1)
 		}
 		if err != nil {
 			l.close()
@@ -113,7 +108,7 @@ func (s *Store) tryLock(id string) (unlock func(), ok bool) {
 	if err != nil {
 		return nil, false
 	}
-	if l.set(writeLock, offsetOf(id)) != nil {
+	if l.set(writeLock, offsetOf(id), 1) != nil {
 		l.close()
 		return nil, false
 	}
@@ -132,7 +127,7 @@ func (s *Store) TryLocks(ids []string) (locked []string, unlock func(), err erro
 		return nil, nil, err
 	}
 	for _, id := range ids {
-		if l.set(writeLock, offsetOf(id)) == nil {
+		if l.set(writeLock, offsetOf(id), 1) == nil {
 			locked = append(locked, id)
 		}
 	}
@@ -145,7 +140,7 @@ func (s *Store) lockOffsets(ctx context.Context, object string, offsets ...int64
 		return nil, err
 	}
 	for _, o := range offsets {
-		if err := l.take(ctx, writeLock, o); err != nil {
+		if err := l.take(ctx, writeLock, o, 1); err != nil {
 			l.close()
 			return nil, fmt.Errorf("lock %s: %w", object, err)
 		}
@@ -165,58 +160,4 @@ func hash(text string) uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(text))
 	return h.Sum64()
-}
-
-// lockFile is a descriptor of the lock file for one holder of locks.
-type lockFile struct{ fd int }
-
-func (s *Store) openLocks() (*lockFile, error) {
-	fd, err := openFile(s.locks, unix.O_RDWR|unix.O_CREAT)
-	if errors.Is(err, fs.ErrNotExist) { // the state directory was removed
-		if err = os.MkdirAll(s.dir, 0o700); err == nil {
-			fd, err = openFile(s.locks, unix.O_RDWR|unix.O_CREAT)
-		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("open lock file: %w", fault(s.state, err))
-	}
-	return &lockFile{fd}, nil
-}
-
-func (l *lockFile) take(ctx context.Context, kind int16, offset int64) error {
-	wait, last := firstPoll, lastPoll
-	if offset == offsetReservations {
-		last = lastReservationsPoll
-	}
-	for {
-		err := l.set(kind, offset)
-		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EACCES) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(wait):
-			wait = min(2*wait, last)
-		}
-	}
-}
-
-func (l *lockFile) release(offset int64) error { return l.set(unix.F_UNLCK, offset) }
-
-func (l *lockFile) set(kind int16, offset int64) error {
-	for {
-		err := unix.FcntlFlock(uintptr(l.fd), unix.F_OFD_SETLK, &unix.Flock_t{Type: kind, Start: offset, Len: 1})
-		if !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
-}
-
-// close releases all locks. It may be called again.
-func (l *lockFile) close() {
-	if l.fd >= 0 {
-		_ = unix.Close(l.fd)
-		l.fd = -1
-	}
 }

@@ -12,14 +12,23 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// descriptors counts how often this process has the lock file open.
+// descriptors counts how often this process has the lock file open, except for idle
+// descriptors.
 func descriptors(t *testing.T, s *Store) int {
+	t.Helper()
+	s.idle.mu.Lock()
+	defer s.idle.mu.Unlock()
+	return openFiles(t, s.locks) - len(s.idle.files)
+}
+
+// openFiles counts how often this process has a file open.
+func openFiles(t *testing.T, path string) int {
 	t.Helper()
 	open, err := filepath.Glob("/proc/self/fd/*")
 	require.NoError(t, err)
 	n := 0
 	for _, fd := range open {
-		if target, err := os.Readlink(fd); err == nil && target == s.locks {
+		if target, err := os.Readlink(fd); err == nil && target == path {
 			n++
 		}
 	}

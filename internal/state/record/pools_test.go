@@ -69,7 +69,7 @@ func TestPoolOfFormerVersion(t *testing.T) {
 		l, err := s.openLocks()
 		require.NoError(t, err)
 		defer l.close()
-		return l.set(writeLock, poolOffset(pool)) != nil
+		return l.set(writeLock, poolOffset(pool), 1) != nil
 	}
 	require.True(t, formerAlive())
 	release()

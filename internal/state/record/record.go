@@ -8,6 +8,7 @@ import (
 
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/cleanup"
+	"github.com/allocnet/allocnet/policy"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -39,9 +40,11 @@ type Record struct {
 	Slot string `json:"slot,omitempty"`
 	// Scope identifies the caller that manages the allocation.
 	Scope string `json:"scope,omitempty"`
-	// Labels are the caller's. They have no effect on the network.
+	// Labels are the caller's. Policies of other allocations select by them.
 	Labels map[string]string `json:"labels,omitempty"`
-	Netns  string            `json:"netns"`
+	// Policy is the network policy of the allocation; nil if it has none.
+	Policy *policy.Policy `json:"policy,omitempty"`
+	Netns  string         `json:"netns"`
 	// Namespace is the identity of Netns at the time of the set-up. Records of
 	// older versions have none.
 	Namespace sandbox.Identity `json:"namespace,omitzero"`
@@ -123,6 +126,10 @@ type Aim struct {
 	Requested []portmap.Port    `json:"asked"`
 	Ports     []portmap.Mapping `json:"ports"`
 	Labels    map[string]string `json:"labels,omitempty"`
+	Policy    *policy.Policy    `json:"policy,omitempty"`
+	// Enforce reports that the policy or the labels change in networks that enforce policies.
+	// Until the update is recorded as done, the kernel has those from before or these.
+	Enforce bool `json:"enforce,omitempty"`
 	// KeepsPorts reports that the host ports do not change.
 	KeepsPorts bool `json:"keepsPorts,omitempty"`
 	// Bandwidth are the limits; nil if they do not change, and without a value if there are

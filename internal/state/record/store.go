@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/state/boot"
@@ -32,6 +34,7 @@ type Store struct {
 	index index  // of their reservations
 	locks string // the file whose byte ranges are the locks
 	pools string // the directory of the pools of living processes
+	idle  *idleLocks
 	guard statedir.Guard
 	boot  func() (string, error)
 	queue chan struct{} // has an element while this process holds or awaits the lock of the reservations
@@ -46,7 +49,7 @@ var ErrNewer = allocnet.ErrNewer
 // Open returns the store below stateDir. It creates no directory; the first
 // write or lock does.
 func Open(stateDir string) *Store {
-	return &Store{
+	s := &Store{
 		state: stateDir,
 		dir:   filepath.Join(stateDir, "allocs"),
 		index: index(filepath.Join(stateDir, "claims")),
@@ -55,6 +58,8 @@ func Open(stateDir string) *Store {
 		boot:  boot.ID,
 		queue: make(chan struct{}, 1),
 	}
+	s.idle = newIdleLocks(s)
+	return s
 }
 
 // InBoot sets the function that returns the ID of this boot of the host, and returns the
@@ -103,6 +108,13 @@ func (s *Store) Get(id string) (*Record, error) {
 		r.FormerBoot = err == nil && r.Boot != current
 	}
 	return r, nil
+}
+
+// Has reports whether there is a record of an allocation, readable or not, or there may be
+// one.
+func (s *Store) Has(id string) bool {
+	var stat unix.Stat_t
+	return unix.Lstat(s.file(id), &stat) != unix.ENOENT
 }
 
 // decode parses the record of an allocation with the lines that follow it. An

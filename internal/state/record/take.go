@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/policy"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -23,6 +24,7 @@ type taking struct {
 	Pool           string                     `json:"pool"`
 	Scope          string                     `json:"scope,omitempty"`
 	Labels         map[string]string          `json:"labels,omitempty"`
+	Policy         *policy.Policy             `json:"policy,omitempty"`
 	Netns          string                     `json:"netns"`
 	Phase          Phase                      `json:"phase"`
 	Requested      []string                   `json:"asked"`
@@ -99,7 +101,7 @@ func (o *Slot) Take(ctx context.Context, r *Record, warn func(error)) error {
 	s := o.store
 	r.Pool, r.Phase = "", Adding
 	value, err := encode(&taking{
-		ID: r.ID, Slot: r.Slot, Pool: r.Pool, Scope: r.Scope, Labels: r.Labels, Netns: r.Netns, Phase: r.Phase, Requested: r.Requested, RequestedPorts: r.RequestedPorts,
+		ID: r.ID, Slot: r.Slot, Pool: r.Pool, Scope: r.Scope, Labels: r.Labels, Policy: r.Policy, Netns: r.Netns, Phase: r.Phase, Requested: r.Requested, RequestedPorts: r.RequestedPorts,
 		Args: r.Args, Unserved: r.Unserved, Capabilities: r.Capabilities, Ports: r.Ports, Created: r.Created, Updated: r.Updated,
 	})
 	if err != nil {

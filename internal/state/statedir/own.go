@@ -95,20 +95,24 @@ func CheckFile(fd int, path string) error {
 	if err := unix.Fstat(fd, &stat); err != nil {
 		return &fs.PathError{Op: "fstat", Path: path, Err: err}
 	}
+	return CheckFileStat(path, &stat)
+}
+
+// CheckFileStat is CheckFile of a file with the given metadata.
+func CheckFileStat(path string, stat *unix.Stat_t) error {
 	switch {
 	case stat.Mode&unix.S_IFMT != unix.S_IFREG:
-		return notOurs(path, &stat, "is not a regular file: remove it")
+		return notOurs(path, stat, "is not a regular file: remove it")
 	case stat.Nlink > 1: // 0 if it was replaced meanwhile
-		return notOurs(path, &stat, "has other names: remove it")
+		return notOurs(path, stat, "has other names: remove it")
 	}
-	return checkOwner(path, &stat)
+	return checkOwner(path, stat)
 }
 
 func checkOwner(path string, stat *unix.Stat_t) error {
-	own := uint32(os.Geteuid())
 	switch {
-	case stat.Uid != own && stat.Uid != 0:
-		return notOurs(path, stat, fmt.Sprintf("belongs to another user: check its content and chown it to %d, or remove it", own))
+	case stat.Uid != 0 && stat.Uid != uint32(os.Geteuid()):
+		return notOurs(path, stat, fmt.Sprintf("belongs to another user: check its content and chown it to %d, or remove it", os.Geteuid()))
 	case stat.Mode&othersWrite != 0:
 		return notOurs(path, stat, "can be written by others: check its content and chmod it go-w, or remove it")
 	}

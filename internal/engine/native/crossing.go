@@ -1,0 +1,132 @@
+package native
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/allocnet/allocnet/internal/engine"
+	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
+)
+
+// A container with several networks answers over its default route, whichever of its
+// addresses was reached. So each of its guarded bridge ports permits the addresses of its
+// other networks, too. Such an element belongs to the attachment that was made last, so that
+// DEL of that one without a result finds it.
+
+// attached is an attachment of a container, with its guarded port if it has one.
+type attached struct {
+	requested bool // by the operation
+	owner     names.Owner
+	addresses []netip.Addr
+	ports     []ruleset.BridgePort
+}
+
+// attachments returns the attachments of a container that have a result, in their order.
+// results, if not nil, are those of the request so far.
+func (e *Engine) attachments(ctx context.Context, exec *sdk.Exec, r *engine.Request, results []*types100.Result) ([]attached, error) {
+	if len(r.Others)+len(r.Attachments) < 2 {
+		return nil, nil
+	}
+	all := *r
+	all.Attachments = slices.Clone(r.Others)
+	for i, a := range r.Attachments {
+		a.IfName = r.IfName(i)
+		if results != nil {
+			a.Result = results[i]
+		}
+		all.Attachments = append(all.Attachments, a)
+	}
+	counts := func(a engine.Attachment) bool { return a.Result != nil && !a.Loopback }
+	all.Attachments = slices.DeleteFunc(all.Attachments, func(a engine.Attachment) bool { return !counts(a) })
+	if len(all.Attachments) < 2 {
+		return nil, nil
+	}
+	requested := len(slices.DeleteFunc(slices.Clone(r.Others), func(a engine.Attachment) bool { return !counts(a) }))
+	var list []attached
+	for i, a := range all.Attachments {
+		c := e.newChain(exec, &all, i)
+		if c.network.err != nil {
+			continue // its own operations report that
+		}
+		one := attached{requested: i >= requested, owner: names.Owner{Network: a.Network.Name, ID: r.ID, IfName: all.IfName(i), Instance: exec.Instance}}
+		one.addresses = sdk.Addresses(a.Result)
+		for j, p := range a.Network.List.Plugins {
+			w, err := exec.Wanted(ctx, p.Network.Type, c.args(j, a.Result))
+			if err != nil {
+				return nil, err
+			}
+			if w.Elements != nil {
+				one.ports = append(one.ports, w.Elements.Ports...)
+			}
+		}
+		list = append(list, one)
+	}
+	return list, nil
+}
+
+// crossing returns the elements that let one of two attachments send from the addresses of
+// the other, with the given owner.
+func crossing(a, b *attached, owner names.Owner) *ruleset.Elements {
+	e := &ruleset.Elements{Owner: owner}
+	for _, way := range [][2]*attached{{a, b}, {b, a}} {
+		for _, port := range way[0].ports {
+			if !port.Unaddressed {
+				e.Ports = append(e.Ports, ruleset.BridgePort{Name: port.Name, Addresses: way[1].addresses})
+			}
+		}
+	}
+	return e
+}
+
+// crossings returns the elements of all pairs of attachments.
+func crossings(list []attached) (all []*ruleset.Elements) {
+	for b := range list {
+		for a := range b {
+			if e := crossing(&list[a], &list[b], list[b].owner); len(e.Ports) > 0 {
+				all = append(all, e)
+			}
+		}
+	}
+	return all
+}
+
+// crossingsOf returns the crossings of the whole request, whose attachments have results.
+func (e *Engine) crossingsOf(ctx context.Context, exec *sdk.Exec, r *engine.Request) ([]*ruleset.Elements, error) {
+	list, err := e.attachments(ctx, exec, r, nil)
+	return crossings(list), err
+}
+
+// delCrossings removes the crossings of the attachments of a request before the first of
+// their addresses is released. The order in which they were made may not be known.
+func (e *Engine) delCrossings(ctx context.Context, exec *sdk.Exec, r *engine.Request) error {
+	list, err := e.attachments(ctx, exec, r, nil)
+	if err != nil {
+		exec.Host.Log.Warn("a configuration cannot be used; searching all elements", "container", r.ID, "because", err)
+		return exec.Host.DelOwned(ctx, func(o names.Owner) bool {
+			return o.OfID(r.ID) && o.Instance == exec.Instance &&
+				slices.ContainsFunc(r.Attachments, func(a engine.Attachment) bool { return o.OfNetwork(a.Network.Name) })
+		})
+	}
+	for b := range list {
+		for a := range b {
+			if !list[a].requested && !list[b].requested {
+				continue
+			}
+			for _, owner := range []names.Owner{list[a].owner, list[b].owner} {
+				gone := crossing(&list[a], &list[b], owner)
+				if len(gone.Ports) == 0 {
+					continue
+				}
+				if err := exec.Host.Rules.Del(ctx, gone); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}

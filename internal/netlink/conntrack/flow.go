@@ -1,0 +1,45 @@
+package conntrack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+)
+
+// Flow is a tracked connection as it passes the forward hook: the destination is that after its
+// translation, and the source is the client's own.
+type Flow struct {
+	Protocol            uint8
+	Source, Destination netip.Addr
+	Port                uint16 // of the destination; of ICMP the type
+}
+
+// FlushFlows deletes the entries from or to one of the addresses for which gone returns true.
+func (c *Conn) FlushFlows(ctx context.Context, addresses []netip.Addr, gone func(Flow) bool) error {
+	wanted, families := map[netip.Addr]bool{}, map[uint8]bool{}
+	for _, a := range addresses {
+		a = a.Unmap()
+		wanted[a], families[family(a)] = true, true
+	}
+	var errs []error
+	for f := range families {
+		errs = append(errs, c.deleteEach(ctx, filter{family: f}, func(e *entry) bool {
+			return (wanted[e.source] || wanted[e.answers.source]) && gone(e.flow())
+		}))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("end tracked connections: %w", err)
+	}
+	return nil
+}
+
+func (e *entry) flow() Flow {
+	f := Flow{Protocol: e.protocol, Source: e.source, Destination: e.answers.source, Port: e.answers.sourcePort}
+	if f.Protocol == unix.IPPROTO_ICMP || f.Protocol == unix.IPPROTO_ICMPV6 {
+		f.Port = uint16(e.icmpType)
+	}
+	return f
+}

@@ -1,0 +1,219 @@
+package ruleset
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/names"
+)
+
+// examplePolicy has every kind of peer and service, two stages, and a selection.
+func examplePolicy() *Policy {
+	ping, ping6 := uint8(8), uint8(128)
+	return &Policy{
+		ID: "0123456789abcdef", Group: names.FirstPolicyGroup + 1,
+		Egress: []Stage{
+			{Rules: []PolicyRule{{Name: "preset no-metadata", Deny: true, Peer: Peer{Prefixes: prefixes("169.254.169.254/32", "fd00:ec2::254/128")}}}},
+			{Deny: true, Rules: []PolicyRule{
+				{Name: "egress.rules[0]", Peer: Peer{Selection: "aa"}, Service: Service{Protocol: unix.IPPROTO_TCP, First: 443, Last: 443}},
+				{Name: "egress.rules[1]", Peer: Peer{Host: true}, Service: Service{Protocol: unix.IPPROTO_UDP, First: 53, Last: 54}},
+				{Name: "egress.rules[2]", Peer: Peer{World: true, Except: prefixes("169.254.0.0/16", "fe80::/10")}},
+				{Name: "egress.rules[3]", Service: Service{Protocol: unix.IPPROTO_ICMP, Type: &ping}},
+				{Name: "egress.rules[4]", Service: Service{Protocol: unix.IPPROTO_ICMPV6, Type: &ping6}},
+				{Name: "egress.rules[5]", Peer: Peer{Prefixes: prefixes("10.0.0.0/8")}, Service: Service{Protocol: unix.IPPROTO_SCTP}},
+			}},
+		},
+		Ingress:    []Stage{{Deny: true}},
+		Selections: []Selection{{Name: "aa", Members: []Member{peerMember("peer", "10.1.2.9", "fd00::9")}}},
+	}
+}
+
+func prefixes(texts ...string) (list []netip.Prefix) {
+	for _, text := range texts {
+		list = append(list, netip.MustParsePrefix(text))
+	}
+	return list
+}
+
+func peerMember(id string, addresses ...string) Member {
+	m := Member{Owner: owner(id)}
+	for _, a := range addresses {
+		m.Addresses = append(m.Addresses, netip.MustParseAddr(a))
+	}
+	return m
+}
+
+// policedElements are those of an attachment on a bridge.
+func policedElements(id string, p *Policy, addresses ...string) *Elements {
+	e := &Elements{Owner: owner(id)}
+	for _, text := range addresses {
+		a := netip.MustParseAddr(text)
+		e.Known = append(e.Known, a)
+		e.Policed = append(e.Policed, Policed{Address: a, ByAddress: true, Port: "port-" + id, Policy: p.ID, Egress: true, Ingress: true})
+	}
+	return e
+}
+
+// TestPolicyGolden compares the tables of policies with a golden text, which nft can load.
+func TestPolicyGolden(t *testing.T) {
+	r := open(t)
+	p := examplePolicy()
+	require.NoError(t, r.AddPolicy(t.Context(), p))
+	e := policedElements("x", p, "10.1.2.3", "fd00::3")
+	require.NoError(t, r.Add(t.Context(), e))
+	listed := nft(t, "list", "ruleset")
+	golden := filepath.Join("testdata", "policy.nft")
+	if *update {
+		require.NoError(t, os.WriteFile(golden, []byte(listed), 0o644))
+	}
+	want, err := os.ReadFile(golden)
+	require.NoError(t, err)
+	require.Equal(t, string(want), listed)
+
+	nft(t, "flush", "ruleset")
+	nft(t, "-f", golden)
+	require.Equal(t, listed, nft(t, "list", "ruleset"))
+	require.NoError(t, r.Check(t.Context(), e))
+	require.NoError(t, r.CheckPolicy(t.Context(), p))
+}
+
+// TestPolicyIsIdempotent: AddPolicy and DelPolicy can be repeated.
+func TestPolicyIsIdempotent(t *testing.T) {
+	r := open(t)
+	p := examplePolicy()
+	require.ErrorIs(t, r.CheckPolicy(t.Context(), p), ErrMissing)
+	require.NoError(t, r.DelPolicy(t.Context(), p, []string{"aa"}), "without the tables")
+	require.NoError(t, r.EnsurePolicies(t.Context()))
+	empty := nft(t, "list", "ruleset")
+	for range 3 {
+		require.NoError(t, r.AddPolicy(t.Context(), p))
+		require.NoError(t, r.CheckPolicy(t.Context(), p))
+	}
+	for range 3 {
+		require.NoError(t, r.DelPolicy(t.Context(), p, []string{"aa"}))
+		require.Equal(t, empty, nft(t, "list", "ruleset"))
+	}
+	require.ErrorIs(t, r.CheckPolicy(t.Context(), p), ErrMissing)
+}
+
+// TestPolicyIsRepaired: CheckPolicy finds what is missing, and AddPolicy adds it again.
+func TestPolicyIsRepaired(t *testing.T) {
+	chain := "policy_0123456789abcdef_egress"
+	for _, damage := range [][]string{
+		{"flush", "chain", "ip", names.PolicyTable, chain + "_1"},
+		{"flush", "chain", "ip6", names.PolicyTable, chain},
+		{"add", "rule", "ip", names.PolicyTable, chain, "accept"},
+		{"insert", "rule", "ip6", names.PolicyTable, "policy_0123456789abcdef_ingress", "accept"},
+		{"flush", "map", "ip", names.PolicyTable, "egress_links"},
+		{"flush", "map", "ip6", names.PolicyTable, "ingress_links"},
+		{"flush", "set", "ip", names.PolicyTable, "selection_aa"},
+		{"flush", "set", "ip6", names.PolicyTable, chain + "_1_2"},
+		{"delete", "table", "ip", names.PolicyTable},
+		{"flush", "ruleset"},
+	} {
+		r := open(t)
+		nft(t, "flush", "ruleset")
+		p := examplePolicy()
+		require.NoError(t, r.AddPolicy(t.Context(), p))
+		before := nft(t, "list", "ruleset")
+		nft(t, damage...)
+		require.ErrorIs(t, r.CheckPolicy(t.Context(), p), ErrMissing, "%q", damage)
+		require.NoError(t, r.AddPolicy(t.Context(), p), "%q", damage)
+		require.NoError(t, r.CheckPolicy(t.Context(), p), "%q", damage)
+		require.ElementsMatch(t, lines(before), lines(nft(t, "list", "ruleset")), "%q", damage)
+	}
+}
+
+// TestPolicyGroupTaken: a policy does not get the group of another one, nor removes its link.
+func TestPolicyGroupTaken(t *testing.T) {
+	r := open(t)
+	first, second := examplePolicy(), examplePolicy()
+	second.ID, second.Selections = "another", nil
+	second.Egress = nil
+	require.NoError(t, r.AddPolicy(t.Context(), first))
+	before := nft(t, "list", "ruleset")
+	require.ErrorIs(t, openAnother(t).AddPolicy(t.Context(), second), ErrGroupTaken)
+	require.NoError(t, r.DelPolicy(t.Context(), second, nil))
+	require.Equal(t, before, nft(t, "list", "ruleset"))
+	require.NoError(t, r.CheckPolicy(t.Context(), first))
+	second.Group++
+	require.NoError(t, r.AddPolicy(t.Context(), second))
+	require.NoError(t, r.CheckPolicy(t.Context(), second))
+	require.NoError(t, r.DelPolicy(t.Context(), first, []string{"aa"}))
+	require.NoError(t, r.CheckPolicy(t.Context(), second))
+}
+
+// TestPolicyInvalid: what is no valid policy changes nothing.
+func TestPolicyInvalid(t *testing.T) {
+	r := open(t)
+	for _, change := range []func(*Policy){
+		func(p *Policy) { p.ID = "" }, func(p *Policy) { p.ID = "0123456789abcdef0" },
+		func(p *Policy) { p.Group = names.GuardedGroup }, func(p *Policy) { p.Group = names.PendingGroup }, func(p *Policy) { p.Group = 0 },
+	} {
+		p := examplePolicy()
+		change(p)
+		require.ErrorContains(t, r.AddPolicy(t.Context(), p), "no valid ID or group")
+		require.Empty(t, nft(t, "list", "ruleset"))
+	}
+}
+
+// TestSelections: members join and leave selections; one that does not exist is an error, and
+// nothing changes.
+func TestSelections(t *testing.T) {
+	r := open(t)
+	p, m := examplePolicy(), peerMember("other", "10.1.2.8", "fd00::8")
+	require.NoError(t, r.LeaveSelections(t.Context(), m, []string{"aa"}), "without the tables")
+	require.ErrorIs(t, r.JoinSelections(t.Context(), m, []string{"aa"}), unix.ENOENT)
+	require.NoError(t, r.AddPolicy(t.Context(), p))
+	before := nft(t, "list", "ruleset")
+	require.ErrorIs(t, r.JoinSelections(t.Context(), m, []string{"aa", "bb"}), unix.ENOENT)
+	require.Equal(t, before, nft(t, "list", "ruleset"))
+	for range 2 {
+		require.NoError(t, r.JoinSelections(t.Context(), m, []string{"aa"}))
+	}
+	require.Contains(t, nft(t, "list", "set", "ip6", names.PolicyTable, "selection_aa"), "fd00::8")
+	for range 2 {
+		require.NoError(t, r.LeaveSelections(t.Context(), m, []string{"aa", "bb"}))
+	}
+	require.ElementsMatch(t, lines(before), lines(nft(t, "list", "ruleset")))
+}
+
+// TestPolicyConcurrently adds and removes policies, attachments and members at the same time.
+func TestPolicyConcurrently(t *testing.T) {
+	r := open(t)
+	shared := examplePolicy()
+	var all sync.WaitGroup
+	errs := make([]error, 8)
+	for i := range errs {
+		all.Go(func() {
+			own := examplePolicy()
+			own.ID, own.Group = "own"+string(rune('a'+i)), names.FirstPolicyGroup+10+uint32(i)
+			own.Selections = []Selection{{Name: "of" + string(rune('a'+i)), Members: shared.Selections[0].Members}}
+			own.Egress[1].Rules[0].Peer.Selection = own.Selections[0].Name
+			id := string(rune('a' + i))
+			address := netip.AddrFrom4([4]byte{10, 2, 0, byte(i)}).String()
+			for range 10 {
+				e := policedElements(id, own, address)
+				member := peerMember(id, address)
+				errs[i] = errors.Join(errs[i],
+					r.AddPolicy(t.Context(), shared), r.AddPolicy(t.Context(), own),
+					r.Add(t.Context(), e), r.JoinSelections(t.Context(), member, []string{own.Selections[0].Name}),
+					r.CheckPolicy(t.Context(), own), r.Check(t.Context(), e),
+					r.LeaveSelections(t.Context(), member, []string{own.Selections[0].Name}),
+					r.Del(t.Context(), e), r.DelPolicy(t.Context(), own, []string{own.Selections[0].Name}))
+			}
+		})
+	}
+	all.Wait()
+	require.NoError(t, errors.Join(errs...))
+	require.NoError(t, r.CheckPolicy(t.Context(), shared))
+	require.NoError(t, r.DelPolicy(t.Context(), shared, []string{"aa"}))
+	require.NotContains(t, nft(t, "list", "ruleset"), "policy_own")
+}

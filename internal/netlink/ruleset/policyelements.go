@@ -1,0 +1,111 @@
+package ruleset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/netlink/sock"
+	"github.com/allocnet/allocnet/internal/retry"
+)
+
+// policies adds the elements of an attachment in a table of policies.
+func (l *lister) policies(t *table, e *Elements) {
+	for _, a := range e.Known {
+		l.policyAddress(t, t.policy.known, a)
+	}
+	for d := range directions {
+		for _, p := range e.Policed {
+			l.policyAddress(t, t.policy.dropped[d], p.Address)
+		}
+		for _, p := range e.Policed {
+			if stages := [2]bool{p.Egress, p.Ingress}; p.ByAddress && (stages[d] || l.removing) {
+				if one := l.policyAddress(t, t.policy.addresses[d], p.Address); one != nil {
+					one.verdict, one.value.chain = int32(expr.VerdictGoto), policyChain(p.Policy, d)
+				}
+			}
+		}
+	}
+}
+
+// policyAddress adds an element for an address of the table's family.
+func (l *lister) policyAddress(t *table, s *set, a netip.Addr) *element {
+	if a = a.Unmap(); !a.IsValid() || a.Is4() != (t.family == unix.NFPROTO_IPV4) {
+		return nil
+	}
+	return l.add(s, a.AsSlice())
+}
+
+// policyString describes an element of a table of policies.
+func (e *element) policyString() string {
+	kind := strings.ReplaceAll(e.set.name, "_", " ")
+	if p := e.set.table.policy; e.set == p.links[egress] || e.set == p.links[ingress] {
+		return fmt.Sprintf("%s of policy chain %q", kind, e.value.chain)
+	}
+	return fmt.Sprintf("%s %s", kind, e.address())
+}
+
+// JoinSelections adds an attachment to selections. It is idempotent. If a selection does not
+// exist, errors.Is finds ENOENT, and nothing has changed.
+func (r *Ruleset) JoinSelections(ctx context.Context, m Member, selections []string) error {
+	list := inSelections(m, selections)
+	if len(list) == 0 {
+		return nil
+	}
+	err := r.socket.Transaction(ctx, func(b *sock.Requests) {
+		putElementsWith(b, list, unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE)
+	})
+	if err != nil {
+		return fmt.Errorf("add %s to selections: %w", m.Owner, err)
+	}
+	return nil
+}
+
+// LeaveSelections removes an attachment from selections, where they and its elements exist.
+func (r *Ruleset) LeaveSelections(ctx context.Context, m Member, selections []string) error {
+	if err := r.del(ctx, inSelections(m, selections)); err != nil {
+		return fmt.Errorf("remove %s from selections: %w", m.Owner, err)
+	}
+	return nil
+}
+
+func inSelections(m Member, selections []string) []element {
+	var list []element
+	for _, t := range policyTables {
+		for _, name := range selections {
+			list = append(list, members(selectionSet(t, name), m)...)
+		}
+	}
+	return list
+}
+
+// selectionSets returns the selections that exist in a table of policies.
+func (r *Ruleset) selectionSets(ctx context.Context, t *table) ([]*set, error) {
+	var list []*set
+	err := retry.Do(ctx, func() (err error) {
+		list, err = r.setsNamed(ctx, t, func(name string) bool { return strings.HasPrefix(name, "selection_") })
+		return err
+	})
+	if errors.Is(err, unix.ENOENT) { // the table
+		return nil, nil
+	}
+	for i, s := range list {
+		list[i] = selectionSet(t, strings.TrimPrefix(s.name, "selection_"))
+	}
+	return list, err
+}
+
+// nameOf returns the name of a set.
+func nameOf(payload []byte) (name string) {
+	sock.EachNetfilterAttribute(payload, func(kind uint16, value []byte) {
+		if kind == unix.NFTA_SET_NAME {
+			name = sock.String(value)
+		}
+	})
+	return name
+}

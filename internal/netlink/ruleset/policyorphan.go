@@ -1,0 +1,133 @@
+package ruleset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/netlink/sock"
+	"github.com/allocnet/allocnet/internal/retry"
+)
+
+// DelOrphans removes what belongs to an instance's policies whose IDs are not known, because their
+// state was lost: chains, the links that lead to them, sets of prefixes, and selections that no
+// rule uses. The caller ensures that the instance makes no policy meanwhile.
+func (r *Ruleset) DelOrphans(ctx context.Context, instance string, known, selections []string) error {
+	var errs []error
+	for _, t := range policyTables {
+		err := retry.Do(ctx, func() error { return r.delOrphans(ctx, t, policyOwner(instance), known, selections) })
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			errs = append(errs, fmt.Errorf("remove policies whose state was lost from %s: %w", t.label, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// HasPolicies reports whether the tables of policies exist.
+func (r *Ruleset) HasPolicies(ctx context.Context) (bool, error) {
+	found, _, err := r.has(ctx, policies4)
+	return found, err
+}
+
+func (r *Ruleset) delOrphans(ctx context.Context, t *table, owner string, known, selections []string) error {
+	ids := map[string]bool{}
+	var chains []chain
+	err := r.dump(ctx, func(b *sock.Requests) {
+		t.begin(b, t.label, unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP)
+	}, func(payload []byte) {
+		c, of := readChain(payload)
+		if id := policyOf(c.name); of == t.name && c.comment == owner && id != "" && !slices.Contains(known, id) {
+			chains, ids[id] = append(chains, c), true
+		}
+	})
+	if err != nil || len(chains) == 0 {
+		return errors.Join(err, r.delSelections(ctx, t, selections))
+	}
+	var links []element
+	for _, s := range t.policy.links {
+		some, err := r.dumpElements(ctx, s, func(e *element) bool { return ids[policyOf(e.value.chain)] })
+		if err != nil {
+			return err
+		}
+		links = append(links, some...)
+	}
+	sets, err := r.setsNamed(ctx, t, func(name string) bool { return ids[policyOf(name)] })
+	if err != nil {
+		return err
+	}
+	err = r.socket.Transaction(ctx, func(b *sock.Requests) {
+		putElements(b, links, unix.NFT_MSG_DELSETELEM)
+		for _, c := range chains {
+			t.begin(b, c.label, unix.NFT_MSG_DELRULE, 0)
+			b.CString(unix.NFTA_RULE_TABLE, t.name)
+			b.CString(unix.NFTA_RULE_CHAIN, c.name)
+		}
+		for _, c := range chains {
+			c.remove(b, t)
+		}
+		for _, s := range sets {
+			s.remove(b)
+		}
+	})
+	return errors.Join(err, r.delSelections(ctx, t, selections))
+}
+
+// delSelections removes the selections that are not known. The kernel keeps those that a rule
+// uses, such as another instance's.
+func (r *Ruleset) delSelections(ctx context.Context, t *table, known []string) error {
+	sets, err := r.setsNamed(ctx, t, func(name string) bool {
+		selection, ok := strings.CutPrefix(name, "selection_")
+		return ok && !slices.Contains(known, selection)
+	})
+	for _, s := range sets {
+		one := r.socket.Transaction(ctx, func(b *sock.Requests) { s.remove(b) })
+		if !errors.Is(one, unix.EBUSY) && !errors.Is(one, unix.ENOENT) {
+			err = errors.Join(err, one)
+		}
+	}
+	return err
+}
+
+// setsNamed returns the sets of a table whose names are wanted. They can only be removed.
+func (r *Ruleset) setsNamed(ctx context.Context, t *table, wanted func(string) bool) ([]*set, error) {
+	var list []*set
+	err := r.dump(ctx, func(b *sock.Requests) {
+		t.begin(b, t.label, unix.NFT_MSG_GETSET, unix.NLM_F_DUMP)
+		b.CString(unix.NFTA_SET_TABLE, t.name)
+	}, func(payload []byte) {
+		if name := nameOf(payload); wanted(name) {
+			list = append(list, t.policySet(name))
+		}
+	})
+	return list, err
+}
+
+// policyOf returns the ID in the name of a policy's chain or set; "" for other names.
+func policyOf(name string) string {
+	rest, ok := strings.CutPrefix(name, "policy_")
+	id, _, found := strings.Cut(rest, "_")
+	if !ok || !found {
+		return ""
+	}
+	return id
+}
+
+// readChain reads the name and the comment of a chain, and the name of its table.
+func readChain(payload []byte) (c chain, table string) {
+	sock.EachNetfilterAttribute(payload, func(kind uint16, value []byte) {
+		switch kind {
+		case unix.NFTA_CHAIN_TABLE:
+			table = sock.String(value)
+		case unix.NFTA_CHAIN_NAME:
+			c.name = sock.String(value)
+		case chainUserData:
+			c.comment = commentOf(value)
+		}
+	})
+	c.label = "chain " + c.name
+	return c, table
+}

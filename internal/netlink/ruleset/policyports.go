@@ -1,0 +1,81 @@
+package ruleset
+
+import (
+	"slices"
+
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// Policies on a bridge apply to the addresses of an allocation. Packets to and from other addresses
+// would pass them: link-local addresses, which the kernel gives every link, and those of groups of
+// receivers. So ports of attachments with a policy pass neither, except for what finds neighbours.
+
+// chainPoliced is the chain for packets from and to such a port.
+const chainPoliced = "policed"
+
+const (
+	hookBridgeInput   = 1 // NF_BR_LOCAL_IN
+	hookBridgeForward = 2 // NF_BR_FORWARD
+	hookBridgeOutput  = 3 // NF_BR_LOCAL_OUT
+)
+
+// policedChains returns the chains for the ports of attachments with a policy.
+func (t *table) policedChains() []chain {
+	port := func(link expr.MetaKey) rule {
+		return newRule("ports with a policy", &expr.Meta{Key: link, Register: 1}, inSet(t.policed), jump(chainPoliced))
+	}
+	list := []chain{t.policedChain()}
+	for _, h := range []struct {
+		name   string
+		number uint32
+		links  []expr.MetaKey
+	}{
+		{"policed_input", hookBridgeInput, []expr.MetaKey{expr.MetaKeyIIFNAME}},
+		{"policed_forward", hookBridgeForward, []expr.MetaKey{expr.MetaKeyIIFNAME, expr.MetaKeyOIFNAME}},
+		{"policed_output", hookBridgeOutput, []expr.MetaKey{expr.MetaKeyOIFNAME}},
+	} {
+		c := newChain(h.name, base("filter", h.number, 0))
+		for _, link := range h.links {
+			c.rules = append(c.rules, port(link))
+		}
+		list = append(list, c)
+	}
+	return list
+}
+
+func (t *table) policedChain() chain {
+	ipv4, ipv6 := etherType(unix.ETH_P_IP), etherType(unix.ETH_P_IPV6)
+	bits := func(at, length uint32, masked, value []byte) []expr.Any {
+		return []expr.Any{network(at, length, 0), mask(masked, make([]byte, length)), equal(value)}
+	}
+	group := []expr.Any{
+		&expr.Payload{Base: expr.PayloadBaseLLHeader, Offset: 0, Len: 1, DestRegister: 1}, mask([]byte{1}, []byte{0}), equal([]byte{1}),
+	}
+	const source6At, target4At, target6At = 8, 16, 24
+	var rules []rule
+	for _, r := range neighbours() {
+		rules = append(rules, rule{comment: r.comment, exprs: r.exprs})
+	}
+	rules = append(rules,
+		newRule("IPv6 from a link-local address", slices.Concat(ipv6, bits(source6At, 2, []byte{0xff, 0xc0}, []byte{0xfe, 0x80}), counted(drop()))...),
+		newRule("IPv6 to a link-local address", slices.Concat(ipv6, bits(target6At, 2, []byte{0xff, 0xc0}, []byte{0xfe, 0x80}), counted(drop()))...),
+		newRule("IPv6 to a multicast group", slices.Concat(ipv6, []expr.Any{network(target6At, 1, 0), equal([]byte{0xff})}, counted(drop()))...),
+		newRule("IPv4 to a multicast group or broadcast", slices.Concat(ipv4, bits(target4At, 1, []byte{0xe0}, []byte{0xe0}), counted(drop()))...),
+		newRule("IPv4 in a frame to a group", slices.Concat(ipv4, group, counted(drop()))...),
+		newRule("IPv6 in a frame to a group", slices.Concat(ipv6, group, counted(drop()))...))
+	return newChain(chainPoliced, hook{}, rules...)
+}
+
+// policedPorts adds the ports of attachments with a policy.
+func (l *lister) policedPorts(list []Policed) {
+	seen := map[string]bool{}
+	for _, p := range list {
+		if p.Port != "" && !seen[p.Port] {
+			seen[p.Port] = true
+			name := make([]byte, unix.IFNAMSIZ)
+			copy(name, p.Port)
+			l.add(ports.policed, name)
+		}
+	}
+}

@@ -1,0 +1,214 @@
+package ruleset
+
+import (
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/names"
+)
+
+// The tables of network policies, one of each family. They are made with the first
+// attachment that needs them, so hosts without policies do not have their chains.
+//
+// A policy is a chain, which allocations with the same policy share. The link of an
+// allocation leads to it by its group, which the link has from the moment at which it is
+// made: so no element is added per allocation. Ports of a bridge are not visible where
+// policies are applied; there the address leads to the chain. Rules find peers with the
+// same labels in one set for a selection, to which each allocation adds an element.
+var (
+	policies4 = newPolicyTable(unix.NFPROTO_IPV4)
+	policies6 = newPolicyTable(unix.NFPROTO_IPV6)
+
+	policyTables = []*table{policies4, policies6}
+)
+
+// policySets are the fixed sets of a table of policies. Index 0 is egress, and 1 ingress.
+type policySets struct {
+	// links lead from the group of a link to the chain of its policy, and addresses from
+	// the address of an allocation on a bridge.
+	links, addresses [2]*set
+	// known are the addresses of all allocations in networks with policies.
+	known *set
+	// dropped count the packets that a policy has dropped, for each allocation.
+	dropped [2]*set
+	// denied are flows that a policy has dropped. Packets add them.
+	denied *set
+}
+
+const (
+	egress  = 0
+	ingress = 1
+)
+
+var directions = [2]string{"egress", "ingress"}
+
+const (
+	// deniedSize is the maximum number of flows in the set denied. Further ones are
+	// dropped and counted, but not listed.
+	deniedSize = 1 << 14
+	// deniedTimeout is the time in milliseconds after which a flow leaves the set.
+	deniedTimeout = 5 * 60 * 1000
+)
+
+func newPolicyTable(family byte) *table {
+	t, addr := tableNamed(names.PolicyTable, family)
+	p := &policySets{}
+	verdict := types{nftables.TypeVerdict}
+	for i, direction := range directions {
+		p.links[i] = t.newSet(direction+"_links", types{nftables.TypeDevGroup}, verdict)
+		p.addresses[i] = t.newSet(direction+"_addresses", types{addr}, verdict)
+		p.dropped[i] = t.newSet(direction+"_dropped", types{addr}, nil)
+		p.links[i].shared, p.dropped[i].counters = true, true
+	}
+	p.known = t.newSet("allocations", types{addr}, nil)
+	p.denied = t.newSet("denied", types{nftables.TypeInetProto, addr, addr, nftables.TypeInetService, nftables.TypeMark}, nil)
+	p.denied.shared, p.denied.counters = true, true
+	p.denied.size, p.denied.timeout = deniedSize, deniedTimeout
+	t.policy = p
+	t.chains = onceChainsOf(t, t.policyChains)
+	return t
+}
+
+// policyPriority is that of the policies in their hooks: after the translation of
+// destinations and before that of sources, and before the chains that accept packets on
+// behalf of iptables. So a policy sees the client of a host port, and the allocation's port.
+const policyPriority = -20
+
+// policyChains returns the fixed chains.
+func (t *table) policyChains() []chain {
+	list := slices.Concat(t.denials(egress), t.denials(ingress), []chain{t.dispatch(egress), t.dispatch(ingress), t.redirected()})
+	for _, h := range policyHooks {
+		var rules []rule
+		for _, d := range h.directions {
+			rules = append(rules, newRule("policies are applied: see failClosed", append(needsPolicy(d), setMark(0)...)...))
+		}
+		rules = append(rules, newRule("tracked connections", append(trackedConnection(), returns())...))
+		if t.family == unix.NFPROTO_IPV6 {
+			rules = append(rules, neighbours()...)
+		}
+		for _, d := range h.directions {
+			rules = append(rules, newRule("policies of "+peers[d], jump(chainOf(d))))
+		}
+		list = append(list, newChain(h.name, base("filter", h.number, policyPriority), rules...))
+	}
+	return append(list, newChain("postrouting", base("filter", unix.NF_INET_POST_ROUTING, policyPriority),
+		newRule("redirected connections of the host", append(needsPolicy(ingress), jump("redirected"))...)))
+}
+
+// redirected applies the policy to connections of the host to its own host ports. The output hook
+// keeps the link of the former destination, so the policy does not apply there.
+func (t *table) redirected() chain {
+	rules := []rule{newRule("tracked connections", append(trackedConnection(), returns())...)}
+	if t.family == unix.NFPROTO_IPV6 {
+		rules = append(rules, neighbours()...)
+	}
+	local := []expr.Any{&expr.Fib{Register: 1, FlagSADDR: true, ResultADDRTYPE: true}, equal(native(unix.RTN_LOCAL)), jump(chainOf(ingress))}
+	return newChain("redirected", hook{}, append(rules, newRule("policies of receivers", local...))...)
+}
+
+// policyHooks are the hooks in which policies are applied, and the directions of traffic there,
+// seen from the allocation.
+var policyHooks = []struct {
+	name       string
+	number     uint32
+	directions []int
+}{
+	{"forward", unix.NF_INET_FORWARD, []int{egress, ingress}},
+	{"input", unix.NF_INET_LOCAL_IN, []int{egress}},
+	{"output", unix.NF_INET_LOCAL_OUT, []int{ingress}},
+}
+
+var peers = [2]string{"senders", "receivers"}
+
+func chainOf(direction int) string   { return directions[direction] }
+func denialsOf(direction int) string { return directions[direction] + "_denied" }
+func returns() *expr.Verdict         { return &expr.Verdict{Kind: expr.VerdictReturn} }
+func notInSet(s *set) *expr.Lookup {
+	return &expr.Lookup{SetName: s.name, SourceRegister: 1, Invert: true}
+}
+func transport(offset, length, at uint32) *expr.Payload {
+	return &expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: length, DestRegister: register(at)}
+}
+
+func trackedConnection() []expr.Any {
+	return append([]expr.Any{&expr.Ct{Key: expr.CtKeySTATE, Register: 1}}, anyBit(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED)...)
+}
+
+// neighbours returns the rules for neighbour discovery and for the management of multicast
+// groups (RFC 4861, RFC 3810): without them, no address can be reached.
+func neighbours() []rule {
+	var rules []rule
+	for _, kinds := range [][2]byte{{130, 137}, {143, 143}} {
+		rules = append(rules, newRule("neighbour discovery and multicast groups",
+			protocol(0), equal([]byte{unix.IPPROTO_ICMPV6}), transport(0, 1, 0),
+			&expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: kinds[:1], ToData: kinds[1:]}, returns()))
+	}
+	return rules
+}
+
+// subject loads the address of the allocation whose policy is applied, and peer the other
+// one.
+func (t *table) subject(direction int, at uint32) *expr.Payload {
+	if direction == ingress {
+		return t.dest(at)
+	}
+	return t.src(at)
+}
+
+func (t *table) peer(direction int, at uint32) *expr.Payload {
+	return t.subject(1-direction, at)
+}
+
+// dispatch leads to the policy. A link of one of the groups that lead to policies, without a
+// policy, is one that is being set up or removed, or one whose policy another program has
+// removed.
+func (t *table) dispatch(direction int) chain {
+	return newChain(chainOf(direction), hook{},
+		newRule("by link", linkGroup(direction), verdictOf(t.policy.links[direction])),
+		newRule("links that need a policy", append(needsPolicy(direction), &expr.Counter{}, drop())...),
+		newRule("by address", t.subject(direction, 0), verdictOf(t.policy.addresses[direction])))
+}
+
+// linkGroup loads the group of the link of the allocation.
+func linkGroup(direction int) *expr.Meta {
+	return &expr.Meta{Key: [2]expr.MetaKey{expr.MetaKeyIIFGROUP, expr.MetaKeyOIFGROUP}[direction], Register: 1}
+}
+
+// needsPolicy matches links of the groups of which packets are dropped without a policy.
+func needsPolicy(direction int) []expr.Any {
+	return []expr.Any{linkGroup(direction), mask(native(names.LinkGroups), native(0)), equal(native(names.GuardedGroup & names.LinkGroups)),
+		linkGroup(direction), unequal(native(names.GuardedGroup))}
+}
+
+// denials counts and drops what a policy denies. The flows are only of addresses that ForgetDenials
+// removes.
+func (t *table) denials(direction int) []chain {
+	n, name := t.addrLen, denialsOf(direction)
+	icmp := []byte{unix.IPPROTO_ICMP}
+	if t.family == unix.NFPROTO_IPV6 {
+		icmp = []byte{unix.IPPROTO_ICMPV6}
+	}
+	flow := func(service *expr.Payload) []expr.Any {
+		return []expr.Any{protocol(0), t.subject(direction, 4), t.peer(direction, 4+n), service,
+			&expr.Immediate{Register: register(8 + 2*n), Data: native(uint32(direction))},
+			&expr.Dynset{SrcRegKey: register(0), SetName: t.policy.denied.name, Operation: dynsetUpdate}}
+	}
+	// The type and the code of ICMP are where ports would be. In a chain of their own, nft takes
+	// them for a port, so that their type is that of the set; otherwise it could not load what
+	// it has listed.
+	return []chain{
+		newChain(name+"_icmp", hook{}, newRule("flows", flow(transport(0, 2, 4+2*n))...)),
+		newChain(name+"_flows", hook{},
+			newRule("flows of ICMP", protocol(0), equal(icmp), jump(name+"_icmp")),
+			newRule("other flows", slices.Concat([]expr.Any{protocol(0), unequal(icmp)}, flow(port(4+2*n)))...)),
+		newChain(name, hook{},
+			newRule("packets of allocations", t.subject(direction, 0), inSet(t.policy.dropped[direction]), jump(name+"_flows")),
+			newRule("packets", drop())),
+	}
+}
+
+// dynsetUpdate is NFT_DYNSET_OP_UPDATE: it renews the timeout of an element, or adds it.
+const dynsetUpdate = 1

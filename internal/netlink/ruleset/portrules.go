@@ -1,0 +1,209 @@
+package ruleset
+
+import (
+	"math"
+	"slices"
+
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/names"
+)
+
+// The chains of the guard of bridge ports.
+const (
+	chainFromPort  = "from_port"
+	chainToPort    = "to_port"
+	chainOwnMAC    = "own_mac"
+	chainOwnIP6    = "own_ip6"
+	chainOwnICMP6  = "own_icmp6"
+	chainOwnARP    = "own_arp"
+	chainPermitted = "permitted"
+)
+
+// portGuard is the priority of the guard in the bridge's hook prerouting. The chains of the
+// held table come immediately before and after it.
+const portGuard = math.MinInt32 + 1
+
+// portExit is the priority of the guard in the bridge's hook postrouting, likewise. Behind it are
+// only the hooks of IP, if the bridge calls them.
+const portExit = math.MaxInt32 - 2
+
+const (
+	hookBridgePrerouting  = 0 // NF_BR_PRE_ROUTING
+	hookBridgePostrouting = 4 // NF_BR_POST_ROUTING
+)
+
+// fromGuarded matches frames from guarded ports, and from ports that are being removed.
+func fromGuarded() []expr.Any { return guardedBy(expr.MetaKeyIIFGROUP) }
+
+// toGuarded matches frames to such ports.
+func toGuarded() []expr.Any { return guardedBy(expr.MetaKeyOIFGROUP) }
+
+func guardedBy(group expr.MetaKey) []expr.Any {
+	return []expr.Any{&expr.Meta{Key: group, Register: 1}, mask(native(names.PortGroups), native(0)), equal(native(names.GuardedGroup))}
+}
+
+// portChains returns the chains that drop frames of guarded ports unless the port has
+// elements for their MAC and addresses. Chains to which others go end in a verdict.
+func (t *table) portChains() []chain {
+	return []chain{
+		newChain(chainPermitted, hook{}, newRule("checked", append(setMark(0), &expr.Verdict{Kind: expr.VerdictAccept})...)),
+		t.ownARP(),
+		t.ownICMP6(),
+		t.ownIP6(),
+		t.ownMAC(),
+		newChain(chainFromPort, hook{},
+			newRule("the port's own MAC", t.inPortSet(t.macs, sourceMAC, goTo(chainOwnMAC))...),
+			newRule("another MAC", counted(drop())...)),
+		newChain("own_frames", base("filter", hookBridgePrerouting, portGuard),
+			newRule("a guarded port sends from its own addresses", append(fromGuarded(), goTo(chainFromPort))...)),
+		t.toPort(),
+		newChain("frames_to_ports", base("filter", hookBridgePostrouting, portExit),
+			newRule("a guarded port receives what is for it", append(toGuarded(), goTo(chainToPort))...)),
+	}
+}
+
+// toPort permits frames for the port's own MAC, and those for groups. A port without elements is
+// that of an allocation that is being set up, whose network policy is not active yet, or one that
+// is being removed.
+func (t *table) toPort() chain {
+	own := []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1},
+		&expr.Payload{Base: expr.PayloadBaseLLHeader, Offset: 0, Len: macLen, DestRegister: register(unix.IFNAMSIZ)}, inSet(t.macs), goTo(chainPermitted)}
+	group := []expr.Any{&expr.Payload{Base: expr.PayloadBaseLLHeader, Offset: 0, Len: 1, DestRegister: 1}, mask([]byte{1}, []byte{0}), equal([]byte{1}), goTo(chainPermitted)}
+	return newChain(chainToPort, hook{},
+		newRule("for the port's own MAC", own...),
+		newRule("for a group", group...),
+		newRule("for another MAC", counted(drop())...))
+}
+
+// heldPortChains returns the chains that mark frames of guarded ports before the guard, and
+// after it drop those that it has not checked. The mark is ForwardMark, of which the guard
+// clears the bit: a frame never leaves the hook with it.
+func heldPortChains() []chain {
+	around := func(suffix string, number uint32, priority int32, guarded func() []expr.Any) []chain {
+		unchecked := append(append(guarded(), &expr.Meta{Key: expr.MetaKeyMARK, Register: 1}), anyBit(ForwardMark)...)
+		return []chain{
+			newChain("unchecked"+suffix, base("filter", number, priority-1),
+				newRule("frames to check", append(guarded(), setMark(ForwardMark)...)...)),
+			newChain("checked"+suffix, base("filter", number, priority+1),
+				newRule("the guard is missing", append(unchecked, counted(drop())...)...)),
+		}
+	}
+	return append(around("", hookBridgePrerouting, portGuard, fromGuarded), around("_to_ports", hookBridgePostrouting, portExit, toGuarded)...)
+}
+
+// ownMAC checks what comes from the port's own MAC.
+func (t *table) ownMAC() chain {
+	ipv4, ipv6, arp := etherType(unix.ETH_P_IP), etherType(unix.ETH_P_IPV6), etherType(unix.ETH_P_ARP)
+	return newChain(chainOwnMAC, hook{},
+		newRule("IPv4 from its own address", slices.Concat(ipv4, t.inPortSet(t.addresses4, source4, goTo(chainPermitted)))...),
+		newRule("IPv6", append(slices.Clone(ipv6), jump(chainOwnIP6))...),
+		newRule("ARP", append(slices.Clone(arp), jump(chainOwnARP))...),
+		newRule("IPv4 from a port without known addresses", slices.Concat(ipv4, t.inPortSet(t.unaddressed, nil, goTo(chainPermitted)))...),
+		newRule("VLAN tags", slices.Concat(etherType(unix.ETH_P_8021Q), t.inPortSet(t.tagged, nil, goTo(chainPermitted)))...),
+		newRule("VLAN service tags", slices.Concat(etherType(unix.ETH_P_8021AD), t.inPortSet(t.tagged, nil, goTo(chainPermitted)))...),
+		newRule("another IPv4 address", slices.Concat(ipv4, counted(drop()))...),
+		newRule("another IPv6 address", slices.Concat(ipv6, counted(drop()))...),
+		newRule("ARP for another address", slices.Concat(arp, counted(drop()))...),
+		newRule("another protocol", counted(drop())...))
+}
+
+// ownARP permits ARP for the port's own addresses, and probes (RFC 5227), which have none.
+func (t *table) ownARP() chain {
+	own := slices.Concat(etherType(unix.ETH_P_ARP),
+		[]expr.Any{network(0, 4, 0), equal([]byte{0, 1, 8, 0})}, // Ethernet and IPv4
+		[]expr.Any{network(4, 2, 0), equal([]byte{macLen, 4})},
+		t.inPortSet(t.macs, network(8, macLen, unix.IFNAMSIZ)))
+	sender := network(14, 4, unix.IFNAMSIZ)
+	return newChain(chainOwnARP, hook{},
+		newRule("for its own address", slices.Concat(own, t.inPortSet(t.addresses4, sender, goTo(chainPermitted)))...),
+		newRule("probe", slices.Concat(own, []expr.Any{network(14, 4, 0), equal(make([]byte, 4)), goTo(chainPermitted)})...),
+		newRule("from a port without known addresses", slices.Concat(own, t.inPortSet(t.unaddressed, nil, goTo(chainPermitted)))...))
+}
+
+// ownIP6 permits packets from the port's own addresses. Of a packet whose headers the kernel
+// cannot follow, the protocol is not known, so no rule permits it.
+func (t *table) ownIP6() chain {
+	icmp := []byte{unix.IPPROTO_ICMPV6}
+	other := []expr.Any{protocol(0), unequal(icmp)}
+	return newChain(chainOwnIP6, hook{},
+		newRule("ICMPv6", protocol(0), equal(icmp), jump(chainOwnICMP6)),
+		newRule("from its own address", slices.Concat(other, t.fromOwnIP6(), []expr.Any{goTo(chainPermitted)})...),
+		newRule("from a port without known addresses", t.inPortSet(t.unaddressed, nil, goTo(chainPermitted))...))
+}
+
+// fromOwnIP6 matches packets from the port's own addresses. nft needs the type of the frame
+// in the rule to show the address as one.
+func (t *table) fromOwnIP6() []expr.Any {
+	return append(etherType(unix.ETH_P_IPV6), t.inPortSet(t.addresses6, source6)...)
+}
+
+// Types of ICMPv6 messages (RFC 4861, RFC 2710, RFC 3810).
+const (
+	mldReport              = 131
+	mldDone                = 132
+	routerAdvertisement    = 134
+	neighbourSolicitation  = 135
+	neighbourAdvertisement = 136
+	redirect               = 137
+	mld2Report             = 143
+)
+
+// targetAt is the offset of the target in messages of neighbour discovery.
+const targetAt = 8
+
+// ownICMP6 permits neighbour discovery for the port's own addresses, but not what only
+// routers send. Without an address the kernel looks for duplicates of a new one, and reports
+// multicast groups.
+func (t *table) ownICMP6() chain {
+	target := &expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: targetAt, Len: 16, DestRegister: register(unix.IFNAMSIZ)}
+	none := append(etherType(unix.ETH_P_IPV6), network(8, 16, 0), equal(make([]byte, 16)))
+	permit := []expr.Any{goTo(chainPermitted)}
+	rules := []rule{
+		newRule("from a port without known addresses", t.inPortSet(t.unaddressed, nil, goTo(chainPermitted))...),
+		newRule("advertises its own address", slices.Concat(icmpType(neighbourAdvertisement), t.inPortSet(t.targets, target), t.fromOwnIP6(), permit)...),
+		newRule("advertises another address", slices.Concat(icmpType(neighbourAdvertisement), counted(drop()))...),
+		newRule("advertises a router", slices.Concat(icmpType(routerAdvertisement), counted(drop()))...),
+		newRule("redirects", slices.Concat(icmpType(redirect), counted(drop()))...),
+		newRule("detects duplicates", slices.Concat(icmpType(neighbourSolicitation), t.inPortSet(t.targets, target), none, permit)...),
+	}
+	for _, report := range []byte{mld2Report, mldReport, mldDone} {
+		rules = append(rules, newRule("reports multicast groups", slices.Concat(icmpType(report), none, permit)...))
+	}
+	return newChain(chainOwnICMP6, hook{}, append(rules, newRule("from its own address", append(t.fromOwnIP6(), permit...)...))...)
+}
+
+// The fields of frames that are looked up together with the port.
+var (
+	sourceMAC = &expr.Payload{Base: expr.PayloadBaseLLHeader, Offset: macLen, Len: macLen, DestRegister: register(unix.IFNAMSIZ)}
+	source4   = network(12, 4, unix.IFNAMSIZ)
+	source6   = network(8, 16, unix.IFNAMSIZ)
+)
+
+// inPortSet matches if a set contains the port, together with a field if there is one.
+func (t *table) inPortSet(s *set, field *expr.Payload, then ...expr.Any) []expr.Any {
+	match := []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}}
+	if field != nil {
+		match = append(match, field)
+	}
+	return append(append(match, inSet(s)), then...)
+}
+
+// etherType matches the type of a frame. The kernel returns the tag's for a frame with a
+// VLAN tag.
+func etherType(number uint16) []expr.Any {
+	return []expr.Any{
+		&expr.Payload{Base: expr.PayloadBaseLLHeader, Offset: 2 * macLen, Len: 2, DestRegister: 1},
+		equal([]byte{byte(number >> 8), byte(number)}),
+	}
+}
+
+func icmpType(number byte) []expr.Any {
+	return []expr.Any{&expr.Payload{Base: expr.PayloadBaseTransportHeader, Len: 1, DestRegister: 1}, equal([]byte{number})}
+}
+
+func goTo(chain string) *expr.Verdict { return &expr.Verdict{Kind: expr.VerdictGoto, Chain: chain} }
+
+// counted counts the packets that reach a verdict.
+func counted(verdict *expr.Verdict) []expr.Any { return []expr.Any{&expr.Counter{}, verdict} }

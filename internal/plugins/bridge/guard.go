@@ -1,0 +1,132 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/netlink/netfilter"
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
+	"github.com/allocnet/allocnet/internal/plugins/veth"
+)
+
+// The source guard is a table of family bridge, whose rules drop all frames of the ports in
+// one group that have no element. So a port sends nothing before the chain of plugins has
+// ended, when its MAC and its addresses are known.
+
+var errNoGuard = errors.New(`the kernel has no nftables of family bridge (CONFIG_NF_TABLES_BRIDGE), which the source guard needs; use a kernel that has it, or set "sourceGuard": false in the configuration`)
+
+func (b *bridge) guardsSources() bool { return b.SourceGuard == nil || *b.SourceGuard }
+
+// group is the group of the host's end.
+func (b *bridge) group() uint32 {
+	if b.guardsSources() {
+		return names.GuardedPortGroup
+	}
+	return 0
+}
+
+// guard makes the rules before the link exists, and adds the elements after the last plugin
+// of the chain. Duplicate address detection needs them earlier.
+func (a *addition) guard(ctx context.Context) error {
+	if !a.guardsSources() {
+		return nil
+	}
+	err := a.args.Host.Guard(ctx, ruleset.Bridge)
+	if netfilter.IsUnsupported(err) {
+		err = fmt.Errorf("%w: %w", errNoGuard, err)
+	}
+	if err != nil || len(a.veth.PeerMAC) != 6 { // the kernel refuses another length
+		return err
+	}
+	owner := a.args.Owner(a.Name)
+	return a.args.AddElements(ctx, sdk.Addition{
+		Elements: &ruleset.Elements{Owner: owner, Ports: a.portOf(owner, a.veth.PeerMAC, a.result.IPs)},
+		Final: func(r *types100.Result) *ruleset.Elements {
+			return &ruleset.Elements{Owner: owner, Ports: a.guardedPorts(a.args, r)}
+		},
+		Now: a.EnableDAD && a.args.Link == nil, // a policy would not be active yet
+	})
+}
+
+func (a *addition) unguard(ctx context.Context) error {
+	if !a.guardsSources() || len(a.veth.PeerMAC) != 6 {
+		return nil
+	}
+	owner := a.args.Owner(a.Name)
+	return a.args.Host.Rules.Del(ctx, &ruleset.Elements{Owner: owner, Ports: a.portOf(owner, a.veth.PeerMAC, a.result.IPs)})
+}
+
+// guardedPorts returns the port of an attachment with what it may send according to its
+// result: nothing if that does not have the MAC of the interface.
+func (b *bridge) guardedPorts(c *sdk.CmdArgs, r *types100.Result) []ruleset.BridgePort {
+	if r == nil || sdk.AddedByReference(c, b.Name, r) {
+		return nil
+	}
+	for _, itf := range r.Interfaces {
+		if itf.Name != c.IfName || itf.Sandbox == "" {
+			continue
+		}
+		if mac, err := net.ParseMAC(itf.Mac); err == nil && len(mac) == 6 {
+			return b.portOf(c.Owner(b.Name), mac, r.IPs)
+		}
+	}
+	return nil
+}
+
+// portOf returns the port for a MAC and addresses. Without addresses, those of the container
+// are not known.
+func (b *bridge) portOf(owner names.Owner, mac net.HardwareAddr, ips []*types100.IPConfig) []ruleset.BridgePort {
+	p := ruleset.BridgePort{Name: owner.Veth(), MAC: mac, Unaddressed: len(ips) == 0, Tagged: len(b.vlans) > 0}
+	for _, ip := range ips {
+		if addr, ok := netip.AddrFromSlice(ip.Address.IP); ok {
+			p.Addresses = append(p.Addresses, addr.Unmap())
+		}
+	}
+	if !p.Unaddressed {
+		addr, _ := netip.AddrFromSlice(veth.LinkLocal(mac))
+		p.Addresses = append(p.Addresses, addr)
+	}
+	return []ruleset.BridgePort{p}
+}
+
+// checkGuard returns an error if the port of an attachment is not a guarded one.
+func (b *bridge) checkGuard(c *sdk.CmdArgs, r *types100.Result) error {
+	if !b.guardsSources() || sdk.AddedByReference(c, b.Name, r) {
+		return nil
+	}
+	name := c.Owner(b.Name).Veth()
+	port, err := c.Host.Kernel.Port(name)
+	switch {
+	case err != nil:
+		return err
+	case port.Group != names.GuardedPortGroup:
+		return fmt.Errorf("port %q is in group %d instead of %d, so frames from the container may have any source", name, port.Group, names.GuardedPortGroup)
+	case !port.Hooked:
+		return fmt.Errorf("port %q does not have the group_fwd_mask of the source guard, so frames to some multicast addresses may have any source", name)
+	}
+	return nil
+}
+
+// guardPort adds to the changes what makes a port a guarded one.
+func (b *bridge) guardPort(changes *rtnl.Batch, port rtnl.Port, attached bool) (changed bool) {
+	if !b.guardsSources() {
+		return false
+	}
+	if port.Group != names.GuardedPortGroup {
+		changes.SetGroup(port.Index, names.GuardedPortGroup)
+		changed = true
+	}
+	if attached || !port.Hooked {
+		changes.HookPort(port.Index)
+		changed = true
+	}
+	return changed
+}

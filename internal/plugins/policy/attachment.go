@@ -1,0 +1,295 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
+	"github.com/allocnet/allocnet/internal/state/policystate"
+)
+
+// attachment is one attachment with its policy.
+type attachment struct {
+	*plugin
+	args   *sdk.CmdArgs
+	owner  names.Owner
+	member policystate.Member
+	policy *compiled // nil if everything is allowed
+	// veth is the host's end of the attachment's link, and bridge its bridge; "" if there is
+	// none.
+	veth, bridge string
+}
+
+var (
+	errNoResult  = errors.New("missing prevResult: place the policy plugin after the plugin that creates the interface")
+	errNoStore   = errors.New("network policies need allocnet's records: use the library, the daemon or the plugin allocnet, and not the plugin binaries")
+	errUnguarded = errors.New(`a network policy needs the source guard: remove "sourceGuard": false from the configuration of ptp`)
+	errNoLink    = errors.New("a network policy needs an interface of the native plugins bridge or ptp")
+)
+
+// attachmentOf returns the attachment that a result describes.
+func (p *plugin) attachmentOf(c *sdk.CmdArgs, r *types100.Result) (*attachment, error) {
+	if c.Host.Policies == nil {
+		return nil, errNoStore
+	}
+	a := &attachment{plugin: p, args: c, owner: c.Owner(p.Name)}
+	a.member = policystate.Member{
+		Key: a.owner.Veth(), Owner: a.owner, Allocation: p.request.Allocation, Labels: p.request.Labels, Addresses: addressesOf(r),
+	}
+	a.links(r)
+	var err error
+	if a.policy, err = compile(c.Instance, p.Policy, p.request.Policy); err != nil || a.policy == nil {
+		return a, err
+	}
+	if a.veth == "" {
+		return nil, errNoLink
+	}
+	a.member.Policy = a.policy.ID
+	return a, nil
+}
+
+// links finds the links of the host in a result. The bridge comes before the veth, and a VLAN
+// interface of the bridge behind the container's.
+func (a *attachment) links(r *types100.Result) {
+	for _, i := range r.Interfaces {
+		switch {
+		case i.Sandbox != "":
+			return
+		case i.Name == a.owner.Veth():
+			a.veth = i.Name
+		case a.veth == "":
+			a.bridge = i.Name
+		}
+	}
+}
+
+// addressesOf returns the addresses of the container.
+func addressesOf(r *types100.Result) []netip.Addr {
+	var list []netip.Addr
+	for _, ip := range r.IPs {
+		if i := ip.Interface; i != nil && *i >= 0 && *i < len(r.Interfaces) && r.Interfaces[*i].Sandbox == "" {
+			continue // an address of the host
+		}
+		if a, ok := netip.AddrFromSlice(ip.Address.IP); ok {
+			list = append(list, a.Unmap())
+		}
+	}
+	return list
+}
+
+// elements returns the elements of the attachment in allocnet's tables.
+func (a *attachment) elements() *ruleset.Elements {
+	e := &ruleset.Elements{Owner: a.owner, Known: a.member.Addresses}
+	if a.policy != nil {
+		for _, address := range a.member.Addresses {
+			e.Policed = append(e.Policed, ruleset.Policed{
+				Address: address, ByAddress: a.bridge != "", Port: a.port(), Policy: a.policy.ID,
+				Egress: len(a.policy.Egress) > 0, Ingress: len(a.policy.Ingress) > 0,
+			})
+		}
+	}
+	return e
+}
+
+// port returns the attachment's port of a bridge; "" if there is none.
+func (a *attachment) port() string {
+	if a.bridge == "" {
+		return ""
+	}
+	return a.veth
+}
+
+// remains returns the elements that there may be, whatever the policy was.
+func (a *attachment) remains() *ruleset.Elements {
+	e := &ruleset.Elements{Owner: a.owner, Known: a.member.Addresses}
+	for _, address := range a.member.Addresses {
+		e.Policed = append(e.Policed, ruleset.Policed{Address: address, ByAddress: true, Port: a.owner.Veth()})
+	}
+	return e
+}
+
+// inRules returns the attachment as a member of selections in the kernel.
+func (a *attachment) inRules() ruleset.Member {
+	return ruleset.Member{Owner: a.owner, Addresses: a.member.Addresses}
+}
+
+// join makes the policy, and the membership of the attachment what it should be. Its elements and
+// the group of its link come after that, and then finish. It is idempotent. is is the member
+// that was stored before; nil if there was none.
+//
+// The member is stored first: it names what a removal looks for.
+func (a *attachment) join(ctx context.Context) (is *policystate.Member, err error) {
+	s, err := a.args.Host.Policies.Share(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if s != nil {
+			s.Unlock()
+		}
+	}()
+	if is, err = s.Member(a.member.Key); err != nil {
+		return nil, err
+	}
+	if is != nil {
+		a.member.Former = is.Former
+		if is.Policy != a.member.Policy && is.Policy != "" {
+			a.member.Former = is.Policy
+		}
+	}
+	if err := s.PutMember(&a.member, is); err != nil {
+		return nil, err
+	}
+	if a.policy != nil {
+		found, err := s.Use(a.policy.ID, a.member.Key)
+		if err == nil && !found {
+			s.Unlock()
+			if s, err = a.args.Host.Policies.Exclusive(ctx); err == nil {
+				err = a.makePolicy(ctx, s)
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return is, a.joinSelections(ctx, s)
+}
+
+// joinSelections adds the member to its selections, and removes it from those of its former
+// labels.
+func (a *attachment) joinSelections(ctx context.Context, s *policystate.Session) error {
+	in, others, err := selectionsOf(s, &a.member)
+	if err != nil {
+		return err
+	}
+	if err := a.args.Host.Rules.JoinSelections(ctx, a.inRules(), in); err != nil || !a.member.Changing {
+		return err
+	}
+	return a.args.Host.Rules.LeaveSelections(ctx, a.inRules(), others)
+}
+
+// finish records that a change is complete. Until then, whoever repeats it also ends connections.
+func (a *attachment) finish(ctx context.Context) error {
+	if a.member.Changing {
+		s, err := a.args.Host.Policies.Share(ctx)
+		if err != nil {
+			return err
+		}
+		err = s.EndChange(&a.member)
+		s.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+	return a.leaveFormer(ctx)
+}
+
+// leaveFormer ends the use of the policy that the attachment had before. Nothing leads to it any
+// more.
+func (a *attachment) leaveFormer(ctx context.Context) error {
+	if a.member.Former == "" {
+		return nil
+	}
+	if err := a.args.Host.Rules.ForgetDenials(ctx, a.member.Addresses); err != nil {
+		return err
+	}
+	s, err := a.args.Host.Policies.Share(ctx)
+	if err != nil {
+		return err
+	}
+	unused := false
+	if a.member.Former != a.member.Policy {
+		unused, err = s.Leave(a.member.Former, a.member.Key)
+	}
+	if err == nil {
+		stored := a.member
+		a.member.Former = ""
+		err = s.PutMember(&a.member, &stored)
+	}
+	s.Unlock()
+	if unused {
+		err = errors.Join(err, sweep(ctx, a.args.Host))
+	}
+	return err
+}
+
+// selectionsOf returns the names of the selections that a member belongs to, and of others to
+// which it may have belonged.
+func selectionsOf(s *policystate.Session, m *policystate.Member) (in, others []string, err error) {
+	candidates, err := s.SelectionsOf(m)
+	if err != nil {
+		return nil, nil, err
+	}
+	for i := range candidates {
+		yes, err := selects(&candidates[i], m)
+		switch {
+		case err != nil:
+			return nil, nil, err
+		case yes:
+			in = append(in, candidates[i].Name)
+		default:
+			others = append(others, candidates[i].Name)
+		}
+	}
+	return in, others, nil
+}
+
+// leave removes the attachment from its selections and its policy. Whatever the policy is now,
+// the stored member has what it was.
+func (a *attachment) leave(ctx context.Context) error {
+	s, err := a.args.Host.Policies.Share(ctx)
+	if err != nil {
+		return err
+	}
+	unused, err := a.leaveLocked(ctx, s)
+	s.Unlock()
+	if unused {
+		err = errors.Join(err, sweep(ctx, a.args.Host))
+	}
+	return err
+}
+
+func (a *attachment) leaveLocked(ctx context.Context, s *policystate.Session) (unused bool, err error) {
+	is, err := s.Member(a.member.Key)
+	if err != nil {
+		return false, err
+	}
+	if is == nil { // a draft at most
+		return false, s.DeleteMember(&policystate.Member{Key: a.member.Key})
+	}
+	return drop(ctx, a.args.Host, s, is, a.owner)
+}
+
+// drop removes a member from its selections and its policy.
+func drop(ctx context.Context, host *sdk.Host, s *policystate.Session, m *policystate.Member, owner names.Owner) (unused bool, err error) {
+	selections, others, err := selectionsOf(s, m)
+	if m.Changing {
+		selections = append(selections, others...)
+	}
+	if err == nil {
+		err = host.Rules.LeaveSelections(ctx, ruleset.Member{Owner: owner, Addresses: m.Addresses}, selections)
+	}
+	for _, id := range []string{m.Policy, m.Former} {
+		if err != nil || id == "" {
+			continue
+		}
+		if err = host.Rules.ForgetDenials(ctx, m.Addresses); err == nil {
+			var last bool
+			last, err = s.Leave(id, m.Key)
+			unused = unused || last
+		}
+	}
+	if err == nil {
+		err = s.DeleteMember(m)
+	}
+	if err != nil {
+		return unused, fmt.Errorf("remove %s from its policy: %w", owner, err)
+	}
+	return unused, nil
+}

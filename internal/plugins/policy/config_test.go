@@ -1,0 +1,96 @@
+package policy
+
+import (
+	"encoding/json"
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
+	"github.com/allocnet/allocnet/internal/state/policystate"
+	"github.com/allocnet/allocnet/policy"
+)
+
+func TestNew(t *testing.T) {
+	for conf, want := range map[string]string{
+		`{`:                               "",
+		`{"policy": {"presets": ["no"]}}`: "plugin policy: policy: ",
+		`{"policy": {"ingres": {}}}`:      "ingres",
+		`{"runtimeConfig": {"policy": {"policy": {"egress": {"default": "no"}}}}}`: "runtimeConfig.policy: check policy: egress.default",
+	} {
+		_, err := New([]byte(conf))
+		require.ErrorContains(t, err, want, conf)
+	}
+	p, err := New([]byte(`{"name": "net", "type": "policy", "policy": {"presets": ["isolated"]},
+		"runtimeConfig": {"policy": {"allocation": "a", "labels": {"app": "x"}}}}`))
+	require.NoError(t, err)
+	require.Equal(t, Request{Allocation: "a", Labels: map[string]string{"app": "x"}}, p.(*plugin).request)
+	again, err := p.(sdk.RuntimeConfigured).WithRuntime(map[string]json.RawMessage{"policy": json.RawMessage(`{"allocation": "b"}`)})
+	require.NoError(t, err)
+	require.Equal(t, Request{Allocation: "b"}, again.(*plugin).request, "nothing remains of another allocation")
+	require.Equal(t, "a", p.(*plugin).request.Allocation, "the former is not changed")
+}
+
+func mustCompile(t *testing.T, instance string, texts ...string) *compiled {
+	t.Helper()
+	var list []*policy.Policy
+	for _, text := range texts {
+		p, err := policy.Parse([]byte(text))
+		require.NoError(t, err)
+		list = append(list, p)
+	}
+	c, err := compile(instance, list...)
+	require.NoError(t, err)
+	return c
+}
+
+// TestCompile: what allows everything needs no policy, equal policies share one, and those of another
+// instance are others.
+func TestCompile(t *testing.T) {
+	c, err := compile("", nil, nil)
+	require.NoError(t, err)
+	require.Nil(t, c)
+	require.Nil(t, mustCompile(t, "", `{}`, `{"egress": {"rules": [{"peers": [{"name": "world"}]}]}}`))
+
+	const selecting = `{"ingress": {"default": "deny", "rules": [{"peers": [{"labels": {"tier": "1", "app": "x"}}, {"allocation": "a"}]}]}}`
+	c = mustCompile(t, "", selecting)
+	require.Len(t, c.Ingress, 1)
+	require.Empty(t, c.Egress)
+	require.Len(t, c.Selections, 2)
+	require.ElementsMatch(t, []string{policystate.LabelKey("app", "x"), policystate.AllocationKey("a")}, []string{c.Selections[0].Label, c.Selections[1].Label})
+	require.Equal(t, c.ID, mustCompile(t, "", selecting).ID)
+	other := mustCompile(t, "other", selecting)
+	require.NotEqual(t, c.ID, other.ID)
+	require.NotEqual(t, c.Selections[0].Name, other.Selections[0].Name)
+	both := mustCompile(t, "", `{"presets": ["no-metadata"]}`, selecting)
+	require.Len(t, both.Egress, 1, "that of the network")
+	require.NotEqual(t, c.ID, both.ID)
+}
+
+// TestSelects: the label under which members are found is one that all selected ones have.
+func TestSelects(t *testing.T) {
+	c := mustCompile(t, "", `{"ingress": {"default": "deny", "rules": [{"peers": [{"labels": {"app": "x"}}]}, {"peers": [{"expressions": [{"key": "app", "operator": "NotIn", "values": ["x"]}]}]}, {"peers": [{"allocation": "a"}]}]}}`)
+	require.Len(t, c.Selections, 3)
+	for _, test := range []struct {
+		m    policystate.Member
+		want int // how many select it
+	}{
+		{policystate.Member{Labels: map[string]string{"app": "x"}}, 1},
+		{policystate.Member{Labels: map[string]string{"app": "y"}}, 1},
+		{policystate.Member{}, 1},
+		{policystate.Member{Allocation: "a", Labels: map[string]string{"app": "x"}, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}, 2},
+	} {
+		n := 0
+		for i := range c.Selections {
+			yes, err := selects(&c.Selections[i], &test.m)
+			require.NoError(t, err)
+			if yes {
+				n++
+			}
+		}
+		require.Equal(t, test.want, n, "%+v", test.m)
+	}
+	_, err := selects(&policystate.Selection{Name: "n", Selector: json.RawMessage(`{`)}, &policystate.Member{})
+	require.ErrorContains(t, err, "selection n")
+}

@@ -1,0 +1,182 @@
+package policy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/allocnet/allocnet/internal/netlink/conntrack"
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
+	"github.com/allocnet/allocnet/internal/state/policystate"
+)
+
+// endDenied ends the tracked connections of the attachment that its policy, or the policy of the
+// other end, denies now. The rules only look at the first packet of a connection.
+func (a *attachment) endDenied(ctx context.Context) error {
+	j, err := newJudge(a.args.Host.Policies)
+	if err != nil {
+		return fmt.Errorf("end connections that the policy denies: %w", err)
+	}
+	return j.endDenied(ctx, a.args.Host.Conntrack, a.member.Addresses)
+}
+
+// endDeniedOf ends the tracked connections of all attachments with a policy that are denied. Its
+// rules were missing.
+func endDeniedOf(ctx context.Context, host *sdk.Host, id string) error {
+	j, err := newJudge(host.Policies)
+	if err != nil {
+		return fmt.Errorf("end connections that policy %s denies: %w", id, err)
+	}
+	var addresses []netip.Addr
+	for address, m := range j.members {
+		if m.Policy == id {
+			addresses = append(addresses, address)
+		}
+	}
+	return j.endDenied(ctx, host.Conntrack, addresses)
+}
+
+func (j *judge) endDenied(ctx context.Context, conn *conntrack.Conn, addresses []netip.Addr) error {
+	var errs []error
+	err := conn.FlushFlows(ctx, addresses, func(f conntrack.Flow) bool {
+		allowed, err := j.allows(f)
+		errs = append(errs, err)
+		return err == nil && !allowed
+	})
+	return errors.Join(append(errs, err)...)
+}
+
+// judge decides on flows as the rules in the kernel do.
+type judge struct {
+	store    *policystate.Store
+	members  map[netip.Addr]*policystate.Member
+	host     map[netip.Addr]bool
+	policies map[string]*decided
+}
+
+// decided is a policy with the selectors of its selections.
+type decided struct {
+	content
+	selectors map[string]*selector
+}
+
+func newJudge(store *policystate.Store) (*judge, error) {
+	j := &judge{store: store, members: map[netip.Addr]*policystate.Member{}, host: map[netip.Addr]bool{}, policies: map[string]*decided{}}
+	members, err := store.Members("")
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range members {
+		for _, address := range m.Addresses {
+			j.members[address] = m
+		}
+	}
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("list the addresses of the host: %w", err)
+	}
+	for _, one := range addresses {
+		if p, err := netip.ParsePrefix(one.String()); err == nil {
+			j.host[p.Addr().Unmap()] = true
+		}
+	}
+	return j, nil
+}
+
+// allows reports whether the policies of both ends allow a flow.
+func (j *judge) allows(f conntrack.Flow) (bool, error) {
+	for _, end := range []struct {
+		of, peer netip.Addr
+		stages   func(*decided) []ruleset.Stage
+		ingress  bool
+	}{
+		{of: f.Source, peer: f.Destination, stages: func(d *decided) []ruleset.Stage { return d.Egress }},
+		{of: f.Destination, peer: f.Source, stages: func(d *decided) []ruleset.Stage { return d.Ingress }, ingress: true},
+	} {
+		m := j.members[end.of]
+		if m == nil || m.Policy == "" {
+			continue
+		}
+		d, err := j.policy(m.Policy)
+		if err != nil || d == nil {
+			return false, err
+		}
+		for _, s := range end.stages(d) {
+			if !j.passes(&s, d, end.peer, f) {
+				return false, nil
+			}
+		}
+	}
+	return true, nil
+}
+
+// policy returns a stored policy, or nil if it does not exist.
+func (j *judge) policy(id string) (*decided, error) {
+	if d, known := j.policies[id]; known {
+		return d, nil
+	}
+	stored, err := j.store.Policy(id)
+	if err != nil || stored == nil {
+		return nil, err
+	}
+	d := &decided{selectors: map[string]*selector{}}
+	if err := json.Unmarshal(stored.Content, &d.content); err != nil {
+		return nil, fmt.Errorf("policy %s: %w", id, err)
+	}
+	for _, n := range stored.Selections {
+		s := &selector{}
+		if err := json.Unmarshal(n.Selector, s); err != nil {
+			return nil, fmt.Errorf("selection %s: %w", n.Name, err)
+		}
+		d.selectors[n.Name] = s
+	}
+	j.policies[id] = d
+	return d, nil
+}
+
+// passes reports whether a stage allows a flow.
+func (j *judge) passes(s *ruleset.Stage, d *decided, peer netip.Addr, f conntrack.Flow) bool {
+	for i := range s.Rules {
+		if r := &s.Rules[i]; j.matches(&r.Peer, d, peer) && matches(&r.Service, f) {
+			return !r.Deny
+		}
+	}
+	return !s.Deny
+}
+
+func (j *judge) matches(p *ruleset.Peer, d *decided, peer netip.Addr) bool {
+	m := j.members[peer]
+	within := func(list []netip.Prefix) bool {
+		return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(peer) })
+	}
+	switch {
+	case p.Selection != "":
+		return m != nil && d.selectors[p.Selection] != nil && d.selectors[p.Selection].matches(m)
+	case len(p.Prefixes) > 0:
+		return within(p.Prefixes)
+	case p.Host:
+		return j.host[peer]
+	case p.World:
+		return m == nil && !j.host[peer] && !within(p.Except)
+	}
+	return true
+}
+
+func matches(s *ruleset.Service, f conntrack.Flow) bool {
+	switch {
+	case s.Protocol == 0:
+		return true
+	case s.Protocol != f.Protocol:
+		return false
+	case s.Type != nil:
+		return uint16(*s.Type) == f.Port
+	case s.First == 0 && s.Last == 0:
+		return true
+	}
+	return s.First <= f.Port && f.Port <= s.Last
+}

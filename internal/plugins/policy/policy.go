@@ -1,0 +1,234 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
+)
+
+var (
+	_ sdk.Restorer     = (*plugin)(nil)
+	_ sdk.Binder       = (*plugin)(nil)
+	_ sdk.Disconnecter = (*plugin)(nil)
+)
+
+// Add implements sdk.Plugin. It returns the previous plugin's result.
+func (p *plugin) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, error) {
+	a, previous, err := p.previous(c)
+	if err != nil {
+		return nil, err
+	}
+	if err := a.enforce(ctx); err != nil {
+		return nil, errors.Join(err, a.leave(context.WithoutCancel(ctx)))
+	}
+	return previous, nil
+}
+
+// Bind implements sdk.Binder: it does for the allocation what Add did for the slot.
+func (p *plugin) Bind(ctx context.Context, c *sdk.CmdArgs) error {
+	a, _, err := p.previous(c)
+	if err != nil {
+		return err
+	}
+	if err := a.apply(ctx); err != nil {
+		return err
+	}
+	return a.finish(ctx)
+}
+
+// previous returns the attachment and the previous plugin's result, which is required.
+func (p *plugin) previous(c *sdk.CmdArgs) (*attachment, *types100.Result, error) {
+	r, err := c.Previous(&p.Common)
+	if err == nil && r == nil {
+		err = errNoResult
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	a, err := p.attachmentOf(c, r)
+	return a, r, err
+}
+
+// enforce makes the policy, and adds the elements and sets the link's group, which lead to it.
+// That happens at the end of the chain.
+func (a *attachment) enforce(ctx context.Context) error {
+	if err := a.callRules(ctx); err != nil {
+		return err
+	}
+	if _, err := a.join(ctx); err != nil {
+		return err
+	}
+	if err := a.setGroup(); err != nil {
+		return err
+	}
+	return a.args.AddElements(ctx, sdk.Addition{Elements: a.elements()})
+}
+
+// apply makes the policy and the labels active of an attachment that is set up, in place of
+// those that it had. finish follows it.
+func (a *attachment) apply(ctx context.Context) error {
+	if err := a.callRules(ctx); err != nil {
+		return err
+	}
+	is, err := a.join(ctx)
+	if err != nil {
+		return err
+	}
+	if is == nil || is.Policy != a.member.Policy || a.member.Former != "" {
+		return a.lead(ctx)
+	}
+	return nil
+}
+
+// setGroup makes the link lead to the policy at the end of the chain.
+func (a *attachment) setGroup() error {
+	group, err := a.group()
+	if err != nil || group == 0 {
+		return err
+	}
+	if a.args.Link.Name != "" && a.args.Link.Group != names.GuardedGroup {
+		return errUnguarded
+	}
+	a.args.Link.Name, a.args.Link.Group = a.veth, group
+	return nil
+}
+
+// group returns the group of the link that leads to the policy; 0 if there is no policy, or the
+// link is a port of a bridge.
+func (a *attachment) group() (uint32, error) {
+	if a.policy == nil || a.bridge != "" {
+		return 0, nil
+	}
+	p, err := a.args.Host.Policies.Policy(a.policy.ID)
+	if err != nil {
+		return 0, err
+	}
+	if p == nil {
+		return 0, fmt.Errorf("policy %s: its file is missing", a.policy.ID)
+	}
+	return p.Group, nil
+}
+
+// callRules makes the traffic within a bridge pass the rules of the host. The table of the source
+// guard must be older than those of policies: a flush of the ruleset removes the hooks of tables one
+// after the other, and without the guard no frame passes.
+func (a *attachment) callRules(ctx context.Context) error {
+	if a.policy == nil || a.bridge == "" {
+		return nil
+	}
+	if _, err := a.args.Host.RestoreGuard(ctx, ruleset.Bridge); err != nil {
+		return err
+	}
+	return a.args.Host.Kernel.EnsureBridgeRules(a.bridge)
+}
+
+// Check implements sdk.Plugin.
+func (p *plugin) Check(ctx context.Context, c *sdk.CmdArgs) error {
+	a, _, err := p.previous(c)
+	if err != nil {
+		return err
+	}
+	return errors.Join(a.checkState(), c.Host.Rules.Check(ctx, a.elements()), a.checkPolicy(ctx))
+}
+
+// checkState compares the stored member.
+func (a *attachment) checkState() error {
+	is, err := a.args.Host.Policies.Member(a.member.Key)
+	if err != nil {
+		return err
+	}
+	if is == nil || is.Policy != a.member.Policy || is.Allocation != a.member.Allocation || !sameLabels(is.Labels, a.member.Labels) {
+		return fmt.Errorf("the stored policy or labels of %s differ from those of the allocation", a.owner)
+	}
+	return nil
+}
+
+// checkPolicy checks the rules of the policy, and that the link leads to them.
+func (a *attachment) checkPolicy(ctx context.Context) error {
+	if a.policy == nil {
+		return a.checkGroup(0)
+	}
+	stored, err := a.args.Host.Policies.Policy(a.policy.ID)
+	if err == nil && stored == nil {
+		err = fmt.Errorf("policy %s: its file is missing", a.policy.ID)
+	}
+	if err != nil {
+		return err
+	}
+	wanted, err := inKernel(stored)
+	if err != nil {
+		return err
+	}
+	err = a.args.Host.Rules.CheckPolicy(ctx, wanted)
+	if a.bridge != "" {
+		return errors.Join(err, a.args.Host.Kernel.CheckBridgeRules(a.bridge))
+	}
+	return errors.Join(err, a.checkGroup(stored.Group))
+}
+
+// checkGroup checks that the link is in a group, or, if that is 0, in none that leads to a
+// policy.
+func (a *attachment) checkGroup(want uint32) error {
+	if a.veth == "" {
+		return nil
+	}
+	port, err := a.args.Host.Kernel.Port(a.veth)
+	if err != nil {
+		return err
+	}
+	leads := port.Group >= names.PendingGroup && port.Group <= names.LastPolicyGroup
+	if want != 0 && port.Group != want || want == 0 && leads {
+		return fmt.Errorf("interface %q of the host is in group %d, which does not lead to the policy of %s", a.veth, port.Group, a.owner)
+	}
+	return nil
+}
+
+// Del implements sdk.Plugin. Without a result it looks for the owner.
+func (p *plugin) Del(ctx context.Context, c *sdk.CmdArgs) error {
+	if c.Host.Policies == nil {
+		return nil
+	}
+	r := c.PreviousOfDel(&p.Common)
+	a := &attachment{plugin: p, args: c, owner: c.Owner(p.Name)}
+	a.member.Key = a.owner.Veth()
+	if err := a.silence(); err != nil {
+		return err
+	}
+	if r == nil {
+		return errors.Join(sdk.DelOwned(ctx, c, p.Name), a.leave(ctx))
+	}
+	a.member.Addresses = addressesOf(r)
+	return errors.Join(c.Host.Rules.Del(ctx, a.remains()), a.leave(ctx))
+}
+
+// silence takes down the link of an attachment with a policy, so that nothing passes it once the
+// policy is removed.
+func (a *attachment) silence() error {
+	is, err := a.args.Host.Policies.Member(a.member.Key)
+	if err != nil || is == nil || is.Policy == "" && is.Former == "" {
+		return err
+	}
+	_, err = a.args.Host.Kernel.SetDown(a.owner.Veth())
+	return err
+}
+
+// Disconnect implements sdk.Disconnecter: no policy may take the address for that of the
+// allocation any more.
+func (p *plugin) Disconnect(ctx context.Context, c *sdk.CmdArgs) error { return p.Del(ctx, c) }
+
+// Status implements sdk.Plugin. The configuration is validated before.
+func (p *plugin) Status(context.Context, *sdk.CmdArgs) error { return nil }
+
+// GC implements sdk.Plugin.
+func (p *plugin) GC(ctx context.Context, c *sdk.CmdArgs) error {
+	if c.Host.Policies == nil {
+		return nil
+	}
+	return errors.Join(c.Host.DelOwned(ctx, c.Stale(&p.Common)), Collect(ctx, c.Host, c.Stale(&p.Common)))
+}

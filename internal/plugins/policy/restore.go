@@ -1,0 +1,155 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"maps"
+
+	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
+)
+
+func sameLabels(a, b map[string]string) bool { return len(a) == len(b) && maps.Equal(a, b) }
+
+// Repair implements sdk.Repairer. It also makes the policy and the labels of an allocation
+// active that have changed.
+func (p *plugin) Repair(ctx context.Context, c *sdk.CmdArgs) error {
+	a, _, err := p.previous(c)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(a.callRules(ctx), a.restorePolicy(ctx)); err != nil {
+		return err
+	}
+	changed, err := a.changed()
+	if err != nil {
+		return err
+	}
+	if err := a.apply(ctx); err != nil {
+		return err
+	}
+	if err := a.lead(ctx); err != nil { // also if another program has removed something
+		return err
+	}
+	if changed {
+		if err := a.endDenied(ctx); err != nil {
+			return err
+		}
+	}
+	return a.finish(ctx)
+}
+
+// changed reports whether the policy or the labels differ from the stored ones, or a change of them
+// was interrupted.
+func (a *attachment) changed() (bool, error) {
+	is, err := a.args.Host.Policies.Member(a.member.Key)
+	if err != nil {
+		return false, err
+	}
+	return is == nil || is.Changing || is.Former != "" || is.Policy != a.member.Policy || !sameLabels(is.Labels, a.member.Labels), nil
+}
+
+// lead makes the link and the elements lead to the policy, and removes those that led to
+// another one.
+func (a *attachment) lead(ctx context.Context) error {
+	group, err := a.group()
+	if err != nil {
+		return err
+	}
+	if err := a.args.Host.Rules.Replace(ctx, a.remains(), a.elements()); err != nil {
+		return err
+	}
+	if group == 0 {
+		if a.checkGroup(0) == nil {
+			return nil
+		}
+		group = names.GuardedGroup
+	}
+	return a.args.Host.Kernel.EnsureGroup(a.veth, group)
+}
+
+// restorePolicy makes the policy that the attachment has now again in the kernel, if something
+// of it is missing.
+func (a *attachment) restorePolicy(ctx context.Context) error {
+	if a.policy == nil {
+		return nil
+	}
+	_, err := restore(ctx, a.args.Host, a.policy.ID)
+	return err
+}
+
+// restore makes a stored policy again in the kernel, if something of it is missing.
+func restore(ctx context.Context, host *sdk.Host, id string) (changed bool, err error) {
+	s, err := host.Policies.Exclusive(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer s.Unlock()
+	stored, err := s.Policy(id)
+	if err != nil || stored == nil {
+		return false, err
+	}
+	wanted, err := inKernel(stored)
+	if err == nil {
+		err = populate(s.Store, stored, wanted)
+	}
+	if err == nil {
+		err = host.Rules.CheckPolicy(ctx, wanted)
+	}
+	if errors.Is(err, ruleset.ErrMissing) {
+		return true, host.Rules.AddPolicy(ctx, wanted)
+	}
+	return false, err
+}
+
+// Wanted implements sdk.Restorer. The policy is restored before the elements that lead to it.
+func (p *plugin) Wanted(_ context.Context, c *sdk.CmdArgs) (*sdk.Wanted, error) {
+	a, _, err := p.previous(c)
+	if err != nil {
+		return &sdk.Wanted{}, err
+	}
+	w := &sdk.Wanted{Elements: a.elements()}
+	if a.policy != nil {
+		restored := false
+		w.First = append(w.First, sdk.Object{
+			Key: "policy " + a.policy.ID,
+			Restore: func(ctx context.Context) (bool, error) {
+				if err := a.callRules(ctx); err != nil {
+					return false, err
+				}
+				var err error
+				restored, err = restore(ctx, c.Host, a.policy.ID)
+				return restored, err
+			},
+		})
+		w.Objects = append(w.Objects, sdk.Object{
+			Key: "connections of policy " + a.policy.ID,
+			Restore: func(ctx context.Context) (bool, error) {
+				if !restored {
+					return false, nil
+				}
+				return false, endDeniedOf(ctx, c.Host, a.policy.ID)
+			},
+		}, sdk.Object{
+			Key:     "way to the policy of " + a.owner.String(),
+			Restore: func(ctx context.Context) (bool, error) { return a.restoreLead(ctx) },
+		})
+	}
+	return w, nil
+}
+
+// restoreLead restores what leads to the policy and is not in allocnet's tables.
+func (a *attachment) restoreLead(ctx context.Context) (changed bool, err error) {
+	if a.bridge != "" {
+		if a.args.Host.Kernel.CheckBridgeRules(a.bridge) == nil {
+			return false, nil
+		}
+		return true, a.callRules(ctx)
+	}
+	group, err := a.group()
+	if err != nil || a.checkGroup(group) == nil {
+		return false, err
+	}
+	return true, a.args.Host.Kernel.EnsureGroup(a.veth, group)
+}

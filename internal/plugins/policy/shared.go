@@ -1,0 +1,155 @@
+package policy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
+	"github.com/allocnet/allocnet/internal/state/policystate"
+)
+
+// makePolicy makes the attachment's policy in the kernel, with the attachment as its first user,
+// unless another process has made it meanwhile. The store is locked exclusively.
+func (a *attachment) makePolicy(ctx context.Context, s *policystate.Session) error {
+	if found, err := s.Use(a.policy.ID, a.member.Key); found || err != nil {
+		return err
+	}
+	p := a.policy.Policy
+	if err := a.add(ctx, s, &p); err != nil {
+		return errors.Join(err, remove(context.WithoutCancel(ctx), a.args.Host, s, &p))
+	}
+	return s.Publish(p.ID, a.member.Key)
+}
+
+// maxGroups is how many groups of links are tried.
+const maxGroups = 100
+
+// add adds a policy to the kernel, with a group of links that no other one has. A process that
+// died may have added it before, so its group is tried first: only Del with the same group removes
+// what leads to the policy.
+func (a *attachment) add(ctx context.Context, s *policystate.Session, p *policystate.Policy) error {
+	begun, err := s.Policy(p.ID)
+	if err != nil {
+		return err
+	}
+	for i := range maxGroups {
+		if i == 0 && begun != nil {
+			p.Group = begun.Group
+		} else if p.Group, err = s.NewGroup(names.FirstPolicyGroup, names.LastPolicyGroup); err != nil {
+			return err
+		}
+		if err = s.Begin(p); err == nil {
+			var wanted *ruleset.Policy
+			if wanted, err = inKernel(p); err == nil {
+				err = populate(s.Store, p, wanted)
+			}
+			if err == nil {
+				err = a.args.Host.Rules.AddPolicy(ctx, wanted)
+			}
+		}
+		// By a policy of another state directory, or one that began before this one was made.
+		if !errors.Is(err, ruleset.ErrGroupTaken) && !errors.Is(err, policystate.ErrGroupTaken) {
+			return err
+		}
+	}
+	return fmt.Errorf("policy %s: no group of links is free", p.ID)
+}
+
+// inKernel returns a stored policy for the kernel, without the members of its selections.
+func inKernel(p *policystate.Policy) (*ruleset.Policy, error) {
+	var c content
+	if err := json.Unmarshal(p.Content, &c); err != nil {
+		return nil, fmt.Errorf("policy %s: %w", p.ID, err)
+	}
+	wanted := &ruleset.Policy{ID: p.ID, Instance: p.Instance, Group: p.Group, Egress: c.Egress, Ingress: c.Ingress}
+	for _, n := range p.Selections {
+		wanted.Selections = append(wanted.Selections, ruleset.Selection{Name: n.Name})
+	}
+	return wanted, nil
+}
+
+// populate adds the members to the selections of a policy.
+func populate(store *policystate.Store, p *policystate.Policy, wanted *ruleset.Policy) error {
+	for i, n := range p.Selections {
+		candidates, err := store.Members(n.Label)
+		if err != nil {
+			return err
+		}
+		for _, m := range candidates {
+			yes, err := selects(&n, m)
+			if err != nil {
+				return err
+			}
+			if yes {
+				wanted.Selections[i].Members = append(wanted.Selections[i].Members, ruleset.Member{Owner: m.Owner, Addresses: m.Addresses})
+			}
+		}
+	}
+	return nil
+}
+
+// sweep removes the policies that no attachment uses.
+func sweep(ctx context.Context, host *sdk.Host) error {
+	s, err := host.Policies.Exclusive(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.Unlock()
+	if err := leaveStale(s); err != nil {
+		return err
+	}
+	unused, err := s.Unused()
+	errs := []error{err}
+	for _, p := range unused {
+		errs = append(errs, remove(ctx, host, s, p))
+	}
+	return errors.Join(errs...)
+}
+
+// leaveStale removes users whose process has died between two steps.
+func leaveStale(s *policystate.Session) error {
+	ids, err := s.Policies()
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		users, err := s.Users(id)
+		if err != nil {
+			return err
+		}
+		for _, key := range users {
+			m, err := s.Member(key)
+			if err != nil {
+				return err
+			}
+			if m == nil || m.Policy != id && m.Former != id {
+				if _, err := s.Leave(id, key); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// remove removes a policy from the kernel, and then from the store.
+func remove(ctx context.Context, host *sdk.Host, s *policystate.Session, p *policystate.Policy) error {
+	wanted, err := inKernel(p)
+	if err != nil {
+		return err
+	}
+	selections, err := s.UnusedWithout(p)
+	if err != nil {
+		return err
+	}
+	if p.Group != 0 {
+		if err := host.Rules.DelPolicy(ctx, wanted, selections); err != nil {
+			return err
+		}
+	}
+	return s.Delete(p)
+}

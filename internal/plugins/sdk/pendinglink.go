@@ -1,0 +1,28 @@
+package sdk
+
+import "github.com/allocnet/allocnet/internal/names"
+
+// PendingLink is the host's end of the link of an attachment whose packets are dropped until
+// the end of ADD. The plugin that makes the link puts it into names.PendingGroup, and sets Name
+// and the Group for an attachment without a network policy. The plugin policy replaces that.
+type PendingLink struct {
+	Name  string
+	Group uint32
+}
+
+// Pending sets the link and its final group, and returns the group in which the link is made.
+func (c *CmdArgs) Pending(name string, group uint32) uint32 {
+	if c.Link == nil {
+		return group
+	}
+	c.Link.Name, c.Link.Group = name, group
+	return names.PendingGroup
+}
+
+// Release puts the link into its final group. Until then nothing of the attachment passes.
+func (l *PendingLink) Release(host *Host) error {
+	if l == nil || l.Name == "" {
+		return nil
+	}
+	return host.Kernel.EnsureGroup(l.Name, l.Group)
+}
