@@ -58,6 +58,12 @@ routes {
   #cluster = []
 }
 
+# The network policy of all allocations in the embedded network, besides that of each
+# allocation: presets (isolated, egress-only, no-metadata, no-private), or the path of
+# one file in JSON that only root can write, which a reload reads again. An allocation
+# keeps the policy with which it was set up. See docs/policy.md.
+#policy = []
+
 # How allocations are set up.
 
 # The engine that runs the plugins: "native" inside the daemon, "exec" as plugin

@@ -10,4 +10,4 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
-func main() { os.Exit(sdk.Main(filepath.Base(os.Args[0]), builtin.Plugins, builtin.Versions)) }
+func main() { os.Exit(sdk.Main(filepath.Base(os.Args[0]), builtin.DropIns, builtin.Versions)) }

@@ -102,7 +102,7 @@ func linksTo(program string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for _, name := range append(slices.Collect(maps.Keys(builtin.Plugins)), "odd") {
+	for _, name := range append(slices.Collect(maps.Keys(builtin.DropIns)), "odd") {
 		if err := os.Symlink(filepath.Join(built, program), filepath.Join(dir, name)); err != nil {
 			return "", err
 		}

@@ -32,7 +32,7 @@ var calledAlone = map[string]string{
 // prevResult as the reference plugins. DEL accepts all.
 func TestPreviousLikeTheReference(t *testing.T) {
 	privhost.Require(t, "iptables", "ip6tables")
-	for name := range builtin.Plugins {
+	for name := range builtin.DropIns {
 		if name == ownPlugin {
 			continue
 		}

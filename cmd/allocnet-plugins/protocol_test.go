@@ -149,7 +149,7 @@ func TestVersion(t *testing.T) {
 		return versions
 	}
 	all := []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
-	for name := range builtin.Plugins {
+	for name := range builtin.DropIns {
 		for _, stdin := range []string{"", empty} {
 			want := all
 			if name == "bandwidth" { // it needs results that name interfaces
@@ -201,7 +201,7 @@ func TestUnknownName(t *testing.T) {
 func TestNothingToDo(t *testing.T) {
 	privhost.Require(t, "iptables")
 	subnets := filepath.Join(dataWithSubnets(t, subnetEnv), "subnet.env")
-	for name := range builtin.Plugins {
+	for name := range builtin.DropIns {
 		c := fmt.Sprintf(`{"cniVersion":"1.1.0","name":"n","type":%q,%s}`, name, ipam)
 		if name == "static" {
 			c = `{"cniVersion":"1.1.0","name":"n","type":"static","ipam":{"type":"static","addresses":[{"address":"10.9.0.2/24"}]}}`

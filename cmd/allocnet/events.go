@@ -12,6 +12,7 @@ import (
 
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/internal/wire"
+	"github.com/allocnet/allocnet/policy"
 )
 
 func newEvents(a *app) *cobra.Command {
@@ -104,6 +105,8 @@ func (a *app) eventText(e *client.Event) string {
 		return a.configurationText(d)
 	case *client.Heal:
 		return a.healText(d)
+	case *client.Denied:
+		return a.deniedText(d)
 	case *client.Lost:
 		return a.out.paint(yellow, "events were lost")
 	}
@@ -136,6 +139,27 @@ func (a *app) healText(d *client.Heal) string {
 		text += fmt.Sprintf("; %s: the next repair in %s at the earliest", a.out.paint(red, "something keeps removing it"), time.Duration(d.BackOff*float64(time.Second)))
 	}
 	return text
+}
+
+// deniedText returns denied flows as a line.
+func (a *app) deniedText(d *client.Denied) string {
+	var flows []string
+	for i := range d.Flows {
+		f := &d.Flows[i]
+		towards := "to"
+		if f.Direction == policy.Ingress.String() {
+			towards = "from"
+		}
+		text := fmt.Sprintf("%s %s %s %s %s, %s", f.ID, f.Direction, serviceOf(f), towards, peerOf(f), plural(int(f.Packets), "packet"))
+		if f.Rule != "" {
+			text += fmt.Sprintf(", by %s of %s", f.Rule, policyOf(f))
+		}
+		flows = append(flows, text)
+	}
+	if d.Omitted > 0 {
+		flows = append(flows, fmt.Sprintf("and %s with %s", plural(d.Omitted, "more flow"), plural(int(d.OmittedPackets), "packet")))
+	}
+	return a.out.paint(yellow, "denied") + " " + strings.Join(flows, "; ")
 }
 
 func (a *app) operationText(o *client.Operation) string {

@@ -38,6 +38,11 @@ var publishedEvents = []struct{ kind, data, text string }{
 	{"heal", `{"cause":"address","restored":1,"seconds":0.1,"error":"no","backOff":8}`,
 		"restored 1 allocations (address): no; something keeps removing it: the next repair in 8s at the earliest"},
 	{"heal", `{"cause":"drift","restored":0,"unhealthy":"web","error":"no link","seconds":0.1}`, "unhealthy web: no link"},
+	{"denied", `{"flows":[{"id":"web","direction":"egress","address":"10.1.0.2","peer":"10.1.0.3","peerID":"db","protocol":"tcp","port":5432,"rule":"no-sql","packets":1,"bytes":60},` +
+		`{"id":"db","direction":"ingress","address":"10.1.0.3","peer":"192.0.2.1","protocol":"47","port":0,"rule":"default","network":"front","packets":3,"bytes":90},` +
+		`{"id":"db","direction":"ingress","address":"10.1.0.3","peer":"192.0.2.1","protocol":"icmp","port":8,"packets":2,"bytes":168}],"omitted":2,"omittedPackets":7}`,
+		"denied web egress tcp/5432 to 10.1.0.3 (db), 1 packet, by no-sql of allocation web; db ingress protocol 47 from 192.0.2.1, 3 packets, by default of network front; " +
+			"db ingress icmp/8 from 192.0.2.1, 2 packets; and 2 more flows with 7 packets"},
 	{"lost", `{"count":3}`, "events were lost"},
 	{"lost", `{"restarted":true}`, "events were lost"},
 	{"news", `{"x":1}`, `news {"x":1}`},

@@ -224,7 +224,7 @@ func TestCompletion(t *testing.T) {
 	}
 	require.Regexp(t, `^db\t.*\nwiki\t.*\n:4\n$`, complete("cleanup", "--audit", "web", ""))
 	require.Regexp(t, `^web\t.*\nwiki\t.*\n:4\n$`, complete("gc", "--live", "w"))
-	require.Equal(t, "front\tfake\nback\tfake\nallocnet\tloopback ptp firewall portmap\n:4\n", complete("setup", "x", "--network", ""))
+	require.Equal(t, "front\tfake\nback\tfake\nallocnet\tloopback ptp firewall portmap policy\n:4\n", complete("setup", "x", "--network", ""))
 	require.Equal(t, "back\tfake\n:4\n", complete("setup", "x", "--network", "b"))
 	require.Equal(t, "trace\ndebug\ninfo\nwarn\nerror\noff\n:4\n", complete("ls", "--log-level", ""))
 	require.Regexp(t, `^auto\t.*\nexec\t.*\nnative\t.*\n:4\n$`, complete("ls", "--engine", ""))

@@ -15,7 +15,7 @@ import (
 func newInspect(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "inspect ID",
-		Short: "Show the record of an allocation",
+		Short: "Show the record of an allocation (set changes parts of it)",
 		Long: `Show the record of an allocation. --json adds the configuration of its networks and
 the results of the plugins. For a runtime's ID, any unique prefix of at least 4 digits
 is accepted.`,
@@ -53,6 +53,7 @@ func (a *app) printRecord(r *configurator.Record) {
 		"Engine", string(r.Engine), "Scope", r.Scope, "Labels", pairsText(r.Labels), "Bandwidth", bandwidthText(r.Bandwidth), "Args", pairsText(r.Args), "Created", when(r.Created, now), "Updated", when(r.Updated, now),
 	))
 	defer a.printUnserved(r.Unserved)
+	defer a.printPolicies(r)
 	if r.Status == nil {
 		a.printPorts(r.Ports)
 		return

@@ -36,7 +36,7 @@ short form.`,
 		RunE:              func(c *cobra.Command, _ []string) error { return a.ls(c.Context(), &f) },
 	}
 	c.Flags().BoolVarP(&f.quiet, "quiet", "q", false, "print only the IDs, one per line")
-	c.Flags().BoolVar(&f.wide, "wide", false, "print IDs in full, scopes, labels and CNI_ARGS")
+	c.Flags().BoolVar(&f.wide, "wide", false, "print IDs in full, scopes, labels, policies and CNI_ARGS")
 	c.Flags().StringVarP(&f.output, "output", "o", "", "wide, json or name, as --wide, --json and --quiet")
 	c.Flags().StringArrayVar(&f.filters, "filter", nil,
 		"network=NAME, state=STATE (adding, ready, deleting or gone) or label=KEY[=VALUE]; may be repeated: one of the networks, one of the states, and all labels")
@@ -133,12 +133,12 @@ func (a *app) printList(ctx context.Context, conf allocnet.Service, records []co
 		rows[i] = listRow(&records[i], time.Now())
 		if f.wide {
 			rows[i][0].text = records[i].ID
-			rows[i] = append(rows[i], cells(records[i].Scope, pairsText(records[i].Labels), pairsText(records[i].Args))...)
+			rows[i] = append(rows[i], cells(records[i].Scope, pairsText(records[i].Labels), policyText(records[i].Policy), pairsText(records[i].Args))...)
 		}
 	}
 	header := []string{"ID", "PHASE", "NETWORKS", "ENGINE", "ADDRESS", "PORTS", "AGE"}
 	if f.wide {
-		header = append(header, "SCOPE", "LABELS", "ARGS")
+		header = append(header, "SCOPE", "LABELS", "POLICY", "ARGS")
 	}
 	if slices.ContainsFunc(records, func(r configurator.Record) bool { return len(r.Unserved) > 0 }) {
 		header = append(header, "NOT SERVED")

@@ -173,7 +173,7 @@ func completeDirAndPlugins(_ *cobra.Command, args []string, _ string) ([]cobra.C
 }
 
 // pluginNames returns the names of the native plugins.
-func pluginNames() []string { return slices.Sorted(maps.Keys(builtin.Plugins)) }
+func pluginNames() []string { return slices.Sorted(maps.Keys(builtin.DropIns)) }
 
 // pluginsReport is the result of install or uninstall.
 type pluginsReport struct {

@@ -103,7 +103,7 @@ func (p *pluginDir) entries() map[string]string {
 // installed returns the entries of a directory that contains exactly all links.
 func (p *pluginDir) installed() map[string]string {
 	entries := map[string]string{}
-	for name := range builtin.Plugins {
+	for name := range builtin.DropIns {
 		entries[name] = p.program
 	}
 	return entries
@@ -121,7 +121,7 @@ func states(t *testing.T, text string) map[string]linkState {
 
 func all(state linkState) map[string]linkState {
 	states := map[string]linkState{}
-	for name := range builtin.Plugins {
+	for name := range builtin.DropIns {
 		states[name] = state
 	}
 	return states
@@ -129,7 +129,7 @@ func all(state linkState) map[string]linkState {
 
 func TestPluginsList(t *testing.T) {
 	var names []string
-	for name := range builtin.Plugins {
+	for name := range builtin.DropIns {
 		names = append(names, name)
 	}
 	slices.Sort(names)
@@ -149,7 +149,7 @@ func TestPluginsOfTheRealProgram(t *testing.T) {
 	p := newPluginDir(t)
 	p.program = program
 	text := p.run("install").ok(t)
-	require.Contains(t, text, fmt.Sprintf("ok: %d plugins in %s lead to %s\n", len(builtin.Plugins), p.dir, program))
+	require.Contains(t, text, fmt.Sprintf("ok: %d plugins in %s lead to %s\n", len(builtin.DropIns), p.dir, program))
 	require.Regexp(t, `(?m)^bridge +installed +-$`, text)
 	require.Equal(t, p.installed(), p.entries())
 

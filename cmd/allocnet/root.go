@@ -58,7 +58,7 @@ func newRoot(a *app) *cobra.Command {
 	add("networks", newSetup(a), newTeardown(a), newPublish(a), newLs(a), newInspect(a), newNetworks(a))
 	add("look", newStatus(a), newDoctor(a), newTrace(a), newCheck(a), newHistory(a), newEvents(a), newTop(a), newUI(a))
 	add("repair", newRepair(a), newRecover(a), newGC(a), newCleanup(a))
-	add("other", newDemo(a), newBench(a), newPlugins(a), newReady(a), newUnpublish(a), newAttach(a), newDetach(a), newSet(a), newVersion(a))
+	add("other", newDemo(a), newBench(a), newPolicy(a), newPlugins(a), newReady(a), newUnpublish(a), newAttach(a), newDetach(a), newSet(a), newVersion(a))
 	root.SetCompletionCommandGroupID("other")
 	root.AddCommand(topics()...)
 	a.addVersionFlag(root)

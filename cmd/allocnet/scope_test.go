@@ -21,7 +21,7 @@ func TestScope(t *testing.T) {
 	require.Equal(t, "mine", decode[configurator.Record](t, w.run("inspect", "a", "--json").ok(t)).Scope)
 	require.Regexp(t, `(?m)^Scope +mine$`, w.run("inspect", "a").ok(t))
 	require.Regexp(t, `(?m)^Scope +-$`, w.run("inspect", "c").ok(t))
-	require.Regexp(t, `(?s)^ID[^\n]* AGE +SCOPE +LABELS +ARGS\na [^\n]* mine +- +-\nb [^\n]* other +- +-\nc [^\n]* - +- +-\n$`, w.run("ls", "--wide").ok(t))
+	require.Regexp(t, `(?s)^ID[^\n]* AGE +SCOPE +LABELS +POLICY +ARGS\na [^\n]* mine +- +- +-\nb [^\n]* other +- +- +-\nc [^\n]* - +- +- +-\n$`, w.run("ls", "--wide").ok(t))
 	require.Equal(t, "ok: healthy 1, repaired 0, broken 0\n", w.run("repair", "--scope", "mine").ok(t))
 	require.Equal(t, "ok: healthy 3, repaired 0, broken 0\n", w.run("repair").ok(t))
 

@@ -13,23 +13,30 @@ import (
 const noBandwidth = "none"
 
 func newSet(a *app) *cobra.Command {
-	var revision, limits string
+	var revision, limits, policyText string
 	var labels []string
 	c := &cobra.Command{
 		Use:   "set ID",
-		Short: "Change labels and bandwidth of an allocation while it runs",
-		Long: `Change labels and limits of bandwidth of an allocation that is set up.
+		Short: "Change labels, bandwidth and policy of an allocation while it runs",
+		Long: `Change labels, limits of bandwidth and the network policy of an allocation that is set
+up, in one change. What is not named stays as it is.
 
-Labels that are not named stay as they are. --bandwidth is written as for setup and
-takes the place of all limits: a direction that is not named has none afterwards, and
-"none" ends the limits of both. Where one rate follows another, there is no moment
-without a limit. The native plugin bandwidth must have set the limits.
+--bandwidth is written as for setup and takes the place of all limits: a direction that
+is not named has none afterwards, and "none" ends the limits of both. Where one rate
+follows another, there is no moment without a limit. The native plugin bandwidth must
+have set the limits.
+
+--policy takes the place of the policy, and "none" removes it: see ` + "`allocnet policy --help`" + `.
+Connections that the new policy denies end.
 
 With --revision, nothing is changed if the allocation has another revision than
 the one that setup, inspect or an earlier change printed with --json.`,
 		Example: `  allocnet set web --label tier=front --label canary-
   allocnet set web --bandwidth ingress=100M,egress=10M
-  allocnet set web --bandwidth none`,
+  allocnet set web --bandwidth none
+  allocnet set web --policy web.json
+  allocnet set web --policy egress-only,no-private`,
+		Annotations:       map[string]string{namedBy: "inspect"},
 		Args:              oneID,
 		ValidArgsFunction: a.completeIDs,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -37,6 +44,11 @@ the one that setup, inspect or an earlier change printed with --json.`,
 			var err error
 			if change.Labels, err = parseLabels(labels); err != nil {
 				return err
+			}
+			if c.Flags().Changed("policy") {
+				if change.Policy, err = a.readPolicy("--policy", policyText); err != nil {
+					return err
+				}
 			}
 			if c.Flags().Changed("bandwidth") {
 				if change.Bandwidth, err = parseNewBandwidth(limits); err != nil {
@@ -51,7 +63,8 @@ the one that setup, inspect or an earlier change printed with --json.`,
 	c.Flags().StringArrayVarP(&labels, "label", "l", nil, "KEY=VALUE sets a label, KEY- removes it; may be repeated")
 	c.Flags().StringVar(&limits, "bandwidth", "", "limits in bits per second: ingress=RATE[:BURST],egress=RATE[:BURST], or none")
 	c.Flags().StringVar(&revision, "revision", "", "revision that the allocation must have")
-	c.MarkFlagsOneRequired("label", "bandwidth")
+	policyFlag(c, &policyText, "network policy in place of the present one: FILE, -, PRESET[,PRESET...] or none")
+	c.MarkFlagsOneRequired("label", "bandwidth", "policy")
 	for _, name := range []string{"label", "bandwidth"} {
 		_ = c.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
 	}

@@ -29,7 +29,7 @@ func TestLabels(t *testing.T) {
 	require.Equal(t, "web\n", names("app=web"))
 	require.Equal(t, "web\n", names("app", "tier="))
 	require.Empty(t, names("app=db", "tier"))
-	require.Regexp(t, `(?m)^web .* app=web tier= +-$`, w.run("ls", "--wide").ok(t))
+	require.Regexp(t, `(?m)^web .* app=web tier= +- +-$`, w.run("ls", "--wide").ok(t))
 	require.Regexp(t, `(?m)^Labels +app=web tier=$`, w.run("inspect", "web").ok(t))
 
 	require.Regexp(t, `^\S+ web is changed\n$`, w.run("set", "web", "-l", "app=front", "-l", "tier-", "-l", "example.com/zone=1", "--revision", status.Revision).ok(t))

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/allocnet/allocnet"
+	"github.com/allocnet/allocnet/cmd/internal/netpolicy"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/portmap"
 )
@@ -29,6 +30,7 @@ type setupFlags struct {
 	addressed bool
 	dns       configurator.DNS
 	scope     string
+	policy    string
 }
 
 func newSetup(a *app) *cobra.Command {
@@ -46,7 +48,8 @@ A failed setup removes everything, including a namespace that it created. If the
 message says that the record is kept, run ` + "`allocnet teardown ID`" + `.`,
 		Example: `  allocnet setup web --create --port 8080:80/tcp
   allocnet setup web --netns /run/netns/web --network front --network back
-  allocnet setup web --create --port http=127.0.0.1:8080:80/tcp --bandwidth ingress=100M,egress=10M`,
+  allocnet setup web --create --port http=127.0.0.1:8080:80/tcp --bandwidth ingress=100M,egress=10M
+  allocnet setup web --create --policy egress-only,no-private`,
 		Args:              oneID,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(c *cobra.Command, args []string) error { return a.setup(c, args[0], &f) },
@@ -57,7 +60,7 @@ message says that the record is kept, run ` + "`allocnet teardown ID`" + `.`,
 	flags.BoolVar(&f.mustBeNew, "new", false, "fail if the allocation exists already")
 	flags.StringArrayVarP(&f.ports, "port", "p", nil, "port to publish: [label=][hostIP:]hostPort[-endPort][:containerPort[-endPort]][/protocol[+protocol...]]; 0 picks a free host port; may be repeated")
 	flags.StringArrayVar(&f.args, "arg", nil, "CNI argument KEY=VALUE; may be repeated")
-	flags.StringArrayVarP(&f.labels, "label", "l", nil, "label KEY=VALUE for selections, as ls --filter label=KEY=VALUE; may be repeated")
+	flags.StringArrayVarP(&f.labels, "label", "l", nil, "label KEY=VALUE for selections by policies, and by ls --filter label=KEY=VALUE; may be repeated")
 	flags.StringSliceVar(&f.ips, "ip", nil, "requested address; may be repeated")
 	flags.BoolVar(&f.addressed, "require-address", false, "fail if no network gives an address (always the case with --port or --ip)")
 	flags.StringVar(&f.mac, "mac", "", "hardware address of the interface")
@@ -66,6 +69,7 @@ message says that the record is kept, run ` + "`allocnet teardown ID`" + `.`,
 	flags.StringSliceVar(&f.dns.Options, "dns-option", nil, "resolver option; may be repeated")
 	flags.StringVar(&f.dns.Domain, "dns-domain", "", "domain of the allocation")
 	flags.StringVar(&f.bandwidth, "bandwidth", "", "limits in bits per second: ingress=RATE[:BURST],egress=RATE[:BURST]")
+	policyFlag(c, &f.policy, "network policy: FILE, -, PRESET[,PRESET...] or none; see allocnet policy --help")
 	scopeFlag(c, &f.scope, "owner of the allocation; gc removes it only with the same --scope")
 	for _, name := range []string{"port", "arg", "label", "ip", "mac", "dns-server", "dns-search", "dns-option", "dns-domain", "bandwidth"} {
 		_ = c.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
@@ -98,6 +102,11 @@ func (a *app) setup(c *cobra.Command, id string, f *setupFlags) error {
 	alloc, err := f.allocation(id)
 	if err != nil {
 		return err
+	}
+	if f.policy != "" && f.policy != netpolicy.None {
+		if alloc.Policy, err = a.readPolicy("--policy", f.policy); err != nil {
+			return err
+		}
 	}
 	alloc.Networks = a.flags.networks
 	if alloc.OwnNetns = f.create; f.create && f.netns == "" {
@@ -146,15 +155,9 @@ func (f *setupFlags) allocation(id string) (*configurator.Allocation, error) {
 		}
 		alloc.Args[key] = value
 	}
-	for _, s := range f.labels {
-		key, value, found := strings.Cut(s, "=")
-		if !found {
-			return nil, usagef("--label %q: must be KEY=VALUE", s)
-		}
-		if alloc.Labels == nil {
-			alloc.Labels = map[string]string{}
-		}
-		alloc.Labels[key] = value
+	var err error
+	if alloc.Labels, err = parsePairs("--label", f.labels); err != nil {
+		return nil, err
 	}
 	for _, s := range f.dns.Servers {
 		if _, err := netip.ParseAddr(s); err != nil {

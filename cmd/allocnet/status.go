@@ -90,7 +90,7 @@ func (a *app) configurations() (*conflist.Dir, error) {
 		return nil, err
 	}
 	embedded, err := conflist.Embedded(conflist.EmbeddedOptions{
-		StateDir: filepath.Clean(cfg.StateDir), Subnets: cfg.Subnets, SubnetsFrom: cfg.SubnetsFrom, Routes: conflist.EmbeddedRoutes(cfg.Routes), ForBinaries: cfg.Engine == configurator.EngineExec,
+		StateDir: filepath.Clean(cfg.StateDir), Subnets: cfg.Subnets, SubnetsFrom: cfg.SubnetsFrom, Routes: conflist.EmbeddedRoutes(cfg.Routes), Policy: cfg.Policy, ForBinaries: cfg.Engine == configurator.EngineExec,
 	})
 	if err != nil {
 		return nil, err

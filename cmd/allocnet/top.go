@@ -29,12 +29,13 @@ func newTop(a *app) *cobra.Command {
 		Use:   "top",
 		Short: "Show the traffic of the allocations",
 		Long: `Show the traffic of the allocations until interrupted, those with the most traffic first:
-bytes per second, bytes since they were set up, packets that their links dropped, and
-tracked connections.
+bytes per second, bytes since they were set up, packets that their links dropped, packets
+that network policies denied, and tracked connections.
 
 A terminal is redrawn; a pipe gets one table per interval. With --json each reading is
-one object on a line, with packets and the single interfaces. Packets that rules or
-bandwidth limits drop are not among the dropped ones. Nothing is changed.`,
+one object on a line, with packets and the single interfaces. Packets that other rules or
+bandwidth limits drop are not counted. Nothing is changed. The flows that policies denied,
+and the rules, are listed by ` + "`allocnet policy denied`" + `.`,
 		Example: `  allocnet top
   allocnet top --once --json | jq '.allocations | map({id, sent: .interfaces[0].sent.bytes})'`,
 		Args:              cobra.NoArgs,
@@ -98,8 +99,15 @@ func (a *app) trafficReader() (read readTraffic, done func(), err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	o := traffic.Options{Service: conf, Links: rtnl.OpenHost(), Conns: conntrack.New()}
+	rules, err := openRules()
+	if err != nil {
+		return nil, nil, err
+	}
+	o := traffic.Options{Service: conf, Links: rtnl.OpenHost(), Conns: conntrack.New(), Rules: rules}
 	done = func() {
+		if rules != nil {
+			_ = rules.Close()
+		}
 		o.Links.Close()
 		_ = o.Conns.Close()
 	}
@@ -122,7 +130,7 @@ func (a *app) printTraffic(f *topFlags, before, now *client.HostTraffic) error {
 	} else if before != nil {
 		a.out.printf("\n")
 	}
-	header := []string{"ID", "NETWORKS", "RECEIVED", "SENT", "DROPPED", "CONNECTIONS"}
+	header := []string{"ID", "NETWORKS", "RECEIVED", "SENT", "DROPPED", "DENIED", "CONNECTIONS"}
 	if !f.once {
 		header = slices.Insert(header, 2, "RECEIVED/S", "SENT/S")
 	}
@@ -146,7 +154,7 @@ type trafficRow struct {
 	id, networks           string
 	received, sent         uint64  // bytes
 	receivedPerS, sentPerS float64 // bytes; less than 0 if unknown
-	dropped                uint64
+	dropped, denied        uint64
 	connections            *int
 }
 
@@ -155,7 +163,7 @@ func (r *trafficRow) cells(rates bool) []cell {
 	if r.connections != nil {
 		connections = strconv.Itoa(*r.connections)
 	}
-	row := cells(shortID(r.id), r.networks, binarySize(float64(r.received)), binarySize(float64(r.sent)), strconv.FormatUint(r.dropped, 10), connections)
+	row := cells(shortID(r.id), r.networks, binarySize(float64(r.received)), binarySize(float64(r.sent)), strconv.FormatUint(r.dropped, 10), strconv.FormatUint(r.denied, 10), connections)
 	if rates {
 		row = slices.Insert(row, 2, cells(binarySize(r.receivedPerS), binarySize(r.sentPerS))...)
 	}
@@ -197,6 +205,7 @@ func sumOf(a *client.AllocationTraffic) trafficRow {
 		r.received += i.Received.Bytes
 		r.sent += i.Sent.Bytes
 		r.dropped += i.Received.Dropped + i.Sent.Dropped
+		r.denied += i.Received.Denied + i.Sent.Denied
 		if !slices.Contains(networks, i.Network) {
 			networks = append(networks, i.Network)
 		}

@@ -25,7 +25,7 @@ func reading(second int, received map[string]uint64, problems ...string) *client
 		}
 		n := len(id) + second
 		t.Allocations = append(t.Allocations, client.AllocationTraffic{ID: id, Connections: &n, Interfaces: []client.InterfaceTraffic{
-			{Network: "front", Interface: "eth0", Received: client.Counters{Bytes: bytes, Dropped: 1}, Sent: client.Counters{Bytes: 100, Dropped: 2}},
+			{Network: "front", Interface: "eth0", Received: client.Counters{Bytes: bytes, Dropped: 1, Denied: 3}, Sent: client.Counters{Bytes: 100, Dropped: 2, Denied: 4}},
 			{Network: "back", Interface: "eth1", Received: client.Counters{Bytes: 1024}},
 		}})
 	}
@@ -45,17 +45,17 @@ func TestTopText(t *testing.T) {
 	second.Allocations[1].Connections = nil
 
 	text, _ := print(&topFlags{once: true}, true, nil, first)
-	require.Equal(t, `ID  NETWORKS    RECEIVED  SENT   DROPPED  CONNECTIONS
-c   front,back  10.0 GiB  100 B  3        1
-b   front,back  5.9 KiB   100 B  3        1
-a   front,back  1.0 KiB   100 B  3        1
+	require.Equal(t, `ID  NETWORKS    RECEIVED  SENT   DROPPED  DENIED  CONNECTIONS
+c   front,back  10.0 GiB  100 B  3        7       1
+b   front,back  5.9 KiB   100 B  3        7       1
+a   front,back  1.0 KiB   100 B  3        7       1
 `, text)
 	text, _ = print(&topFlags{}, false, first, second)
 	require.Equal(t, `
-ID  NETWORKS    RECEIVED/S  SENT/S  RECEIVED  SENT   DROPPED  CONNECTIONS
-a   front,back  2.0 MiB     0 B     4.0 MiB   100 B  3        3
-b   front,back  0 B         0 B     5.9 KiB   100 B  3        -
-c   front,back  -           -       1.0 KiB   100 B  3        3
+ID  NETWORKS    RECEIVED/S  SENT/S  RECEIVED  SENT   DROPPED  DENIED  CONNECTIONS
+a   front,back  2.0 MiB     0 B     4.0 MiB   100 B  3        7       3
+b   front,back  0 B         0 B     5.9 KiB   100 B  3        7       -
+c   front,back  -           -       1.0 KiB   100 B  3        7       3
 `, text, "c was set up again")
 	second.Problems = []string{"x cannot be read"}
 	text, warning := print(&topFlags{}, true, first, second)
@@ -86,11 +86,11 @@ func TestTop(t *testing.T) {
 	got := decode[client.HostTraffic](t, w.run("top", "--once", "--json").ok(t))
 	require.Len(t, got.Allocations, 1)
 	require.Equal(t, "web", got.Allocations[0].ID)
-	require.Regexp(t, `(?m)^web +- +0 B +0 B +0 +0$`, w.run("top", "--once").ok(t))
+	require.Regexp(t, `(?m)^web +- +0 B +0 B +0 +0 +0$`, w.run("top", "--once").ok(t))
 	require.Equal(t, exitUsage, w.run("top", "--interval", "1ms").code)
 
 	ask := w.serve(sandbox.DefaultDir)
-	require.Regexp(t, `(?m)^a +- +0 B +0 B +0 +3$`, ask("top", "--once").ok(t))
+	require.Regexp(t, `(?m)^a +- +0 B +0 B +0 +0 +3$`, ask("top", "--once").ok(t))
 	require.Equal(t, "no-daemon", runWith("", "top", "--once", "--socket", w.path("nobody"), "--json").failure(t, exitFailure).Kind)
 	w.run("teardown", "web").ok(t)
 }

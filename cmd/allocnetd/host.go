@@ -23,6 +23,7 @@ import (
 	"github.com/allocnet/allocnet/internal/buildinfo"
 	"github.com/allocnet/allocnet/internal/netlink/conntrack"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/sandbox"
@@ -36,9 +37,10 @@ type host struct {
 	telemetry *telemetry.Telemetry
 	recent    hoststatus.Recent // for the overview of the host
 	started   time.Time
-	links     *rtnl.Host      // for the metrics and the traffic
-	reloads   settings.Source // what reload reads; only reload uses it
-	conns     *conntrack.Conn // for the traffic
+	links     *rtnl.Host       // for the metrics and the traffic
+	reloads   settings.Source  // what reload reads; only reload uses it
+	conns     *conntrack.Conn  // for the traffic
+	rules     *ruleset.Ruleset // for the counters of network policies; nil if the kernel has no nftables
 	manager   *supervisor
 	pool      *sandbox.Pool
 	dropin    *dropin.Service    // for plugins that runtimes start as binaries
@@ -67,6 +69,9 @@ func newHost(source settings.Source, s settings.Settings, logger hclog.Logger) (
 	// The default directory also holds the cached results of other runtimes.
 	libcni.CacheDir = filepath.Join(s.StateDir, "cni-cache")
 	h = &host{source: source, started: time.Now(), logger: logger, manager: newSupervisor(), links: rtnl.OpenHost(), conns: conntrack.New(), reconciled: make(chan struct{}), dropin: dropin.New(logger.Named("plugins"))}
+	if h.rules, err = openRules(); err != nil {
+		return nil, err
+	}
 	if h.telemetry, err = h.newTelemetry(&s); err != nil {
 		return nil, err
 	}
@@ -100,6 +105,7 @@ func (h *host) newTelemetry(s *settings.Settings) (*telemetry.Telemetry, error) 
 		Conntrack:     conntrack.Fill,
 		Ownerless:     func() (map[string]int, error) { return h.leasesWithoutOwner(records) },
 		Links:         h.links,
+		Denied:        h.dropped,
 		TraceEndpoint: s.Telemetry.OTLPEndpoint,
 		Logger:        h.logger.Named("telemetry"),
 	})
@@ -194,7 +200,7 @@ func (h *host) configure(g *generation) (err error) {
 	}
 	cfg := g.settings.Configurator()
 	g.embedded, err = conflist.Embedded(conflist.EmbeddedOptions{
-		StateDir: cfg.StateDir, Subnets: cfg.Subnets, SubnetsFrom: cfg.SubnetsFrom, Routes: conflist.EmbeddedRoutes(cfg.Routes), ForBinaries: cfg.Engine == configurator.EngineExec,
+		StateDir: cfg.StateDir, Subnets: cfg.Subnets, SubnetsFrom: cfg.SubnetsFrom, Routes: conflist.EmbeddedRoutes(cfg.Routes), Policy: cfg.Policy, ForBinaries: cfg.Engine == configurator.EngineExec,
 	})
 	g.networks = conflist.New(g.settings.ConfDir, g.embedded)
 	if cfg.Engine != configurator.EngineExec {
@@ -277,6 +283,9 @@ func (h *host) close() error {
 	var errs []error
 	h.links.Close()
 	errs = append(errs, h.conns.Close())
+	if h.rules != nil {
+		errs = append(errs, h.rules.Close())
+	}
 	if h.exporter != nil {
 		errs = append(errs, h.exporter.Close())
 	}

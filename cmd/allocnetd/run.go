@@ -71,6 +71,7 @@ func (h *host) options(l *server.Listener) server.Options {
 			{Name: "configuration manager", Run: h.manager.run},
 			{Name: "teardown of allocations without a network namespace", Run: h.tearDownGone},
 			{Name: "subnets of flanneld", Run: h.followSubnets},
+			{Name: "flows that network policies deny", Run: h.followDenials},
 		}, slices.Concat(h.exports(), h.pages(), h.healing(&s))...),
 		Reconcile:     h.reconcile,
 		ReconcileWait: s.Reconcile.Wait,

@@ -9,5 +9,5 @@ import (
 
 // traffic returns what GET /v1/traffic serves.
 func (h *host) traffic(ctx context.Context) *client.HostTraffic {
-	return traffic.Collect(ctx, traffic.Options{Service: h.active().service, Links: h.links, Conns: h.conns})
+	return traffic.Collect(ctx, traffic.Options{Service: h.active().service, Links: h.links, Conns: h.conns, Rules: h.rules})
 }

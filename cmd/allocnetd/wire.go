@@ -38,6 +38,7 @@ func (h *host) newAPI(l *server.Listener) *api.API {
 		Ready:          h.ready,
 		Status:         h.status,
 		Traffic:        h.traffic,
+		Denials:        h.denials,
 		CNI:            cni.Serve,
 		Plugin:         h.dropin.Serve,
 		Events:         h.telemetry.Events().Subscribe,

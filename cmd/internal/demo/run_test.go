@@ -29,7 +29,7 @@ func TestRun(t *testing.T) {
 	privhost.Require(t, "iptables", "ip6tables")
 	reference, err := refplugins.Dir()
 	require.NoError(t, err)
-	const inside = "in this process: loopback, ptp, host-local, firewall, portmap"
+	const inside = "in this process: loopback, ptp, host-local, firewall, portmap, policy"
 	for _, test := range []struct {
 		name       string
 		engine     configurator.Engine

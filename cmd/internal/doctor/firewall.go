@@ -99,9 +99,7 @@ func baseChains(ctx context.Context) (list []baseChain, err error) {
 	return list, nil
 }
 
-func isOurs(table string) bool {
-	return table == names.Table || table == names.GuardTable || table == names.HeldGuardTable
-}
+func isOurs(table string) bool { return names.IsOwnTable(table) }
 
 // foreignDrops reports chains of other programs for forwarded packets that drop what no
 // rule of theirs accepts, unless they accept packets of allocations.

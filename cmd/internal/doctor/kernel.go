@@ -64,7 +64,7 @@ func checkKernel(ctx context.Context, h *Host) (findings []Finding, err error) {
 		}
 	}
 	err = s.Do(func() error {
-		for _, f := range features {
+		for _, f := range append(features, feature{bridgeTables, "CONFIG_NF_TABLES_BRIDGE", func() error { return tryPortGuard(ctx) }}) {
 			if len(needed[f.name]) == 0 {
 				continue
 			}
@@ -81,6 +81,9 @@ func checkKernel(ctx context.Context, h *Host) (findings []Finding, err error) {
 	})
 	return findings, err
 }
+
+// bridgeTables is the feature that the source guard of the plugin bridge needs.
+const bridgeTables = "nftables of family bridge"
 
 var features = []feature{
 	{"veth", "CONFIG_VETH", func() error { return tryLink(&netlink.Veth{PeerName: "doctor1"}, "doctor0") }},
@@ -107,9 +110,17 @@ func featuresOf(n *conflist.Network) (list []string) {
 			var conf struct {
 				VLAN      int               `json:"vlan"`
 				VLANTrunk []json.RawMessage `json:"vlanTrunk"`
+				// SourceGuard is on by default.
+				SourceGuard *bool `json:"sourceGuard"`
 			}
-			if json.Unmarshal(p.Bytes, &conf) == nil && (conf.VLAN != 0 || len(conf.VLANTrunk) > 0) {
+			if json.Unmarshal(p.Bytes, &conf) != nil {
+				continue
+			}
+			if conf.VLAN != 0 || len(conf.VLANTrunk) > 0 {
 				list = append(list, "bridge VLAN filtering")
+			}
+			if conf.SourceGuard == nil || *conf.SourceGuard {
+				list = append(list, bridgeTables)
 			}
 		case "bandwidth":
 			list = append(list, "ifb")
@@ -144,6 +155,12 @@ func tryLink(l netlink.Link, name string) error {
 func tryVLANFiltering() error {
 	on := true
 	return tryLink(&netlink.Bridge{VlanFiltering: &on}, "doctor9")
+}
+
+// tryPortGuard makes the table of the guard of bridge ports in the network namespace of the
+// thread.
+func tryPortGuard(ctx context.Context) error {
+	return ruleset.Lend(func(r *ruleset.Ruleset) error { return r.Guard(ctx, ruleset.Bridge) })
 }
 
 // tryRuleset makes allocnet's tables in the network namespace of the thread.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/testing/refplugins"
+	"github.com/allocnet/allocnet/policy"
 )
 
 func TestHealthyHost(t *testing.T) {
@@ -381,4 +382,19 @@ func TestFirewalldWithoutBus(t *testing.T) {
 	r := newRig(t)
 	r.sh("echo 1 >/run/firewalld.pid")
 	r.finds("firewalld", []string{"not reachable over D-Bus"})
+}
+
+// TestPolicyDrops: what network policies drop is no finding, on bridges and routed networks.
+func TestPolicyDrops(t *testing.T) {
+	r := newRig(t)
+	r.network("10-web", r.chain("web", "web0", subnet, `, {"type": "firewall"}, {"type": "portmap", "capabilities": {"portMappings": true}}, {"type": "policy", "capabilities": {"policy": true}}`))
+	isolated := func(a *configurator.Allocation) { a.Policy = &policy.Policy{Presets: []policy.Preset{policy.Isolated}} }
+	r.setup("web", isolated)
+	r.setup("routed", isolated, func(a *configurator.Allocation) { a.Networks, a.Ports = []string{"allocnet"}, nil })
+	r.setup("open", func(a *configurator.Allocation) { a.Networks, a.Ports = []string{"allocnet"}, nil })
+	r.listen("web", "10.77.0.2:80")
+	r.listen("routed", "10.202.0.2:80")
+	require.Error(t, r.connect("open", "10.77.0.2:80"))
+	require.Error(t, r.connect("open", "10.202.0.2:80"))
+	r.healthy()
 }

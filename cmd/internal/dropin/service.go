@@ -38,7 +38,7 @@ type Service struct {
 
 // New returns a Service. It opens nothing yet.
 func New(log hclog.Logger) *Service {
-	return &Service{log: log, self: HostID(), plugins: builtin.Plugins}
+	return &Service{log: log, self: HostID(), plugins: builtin.DropIns}
 }
 
 // open returns the state that all calls share.

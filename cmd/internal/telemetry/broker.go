@@ -20,12 +20,16 @@ const defaultKept = 1024
 type Broker struct {
 	now   func() time.Time
 	first uint64 // the ID of the first event of this process
+	// arrived has a value after a subscriber has arrived while there was no other.
+	arrived chan struct{}
 
 	mu     sync.Mutex
 	next   uint64        // the ID of the next event
 	kept   []wire.Event  // a ring: the event with ID i is at index i modulo the length
 	wake   chan struct{} // closed at the next event; nil if no subscriber waits
 	closed bool
+
+	subscribers int
 }
 
 func newBroker(kept int, now func() time.Time) *Broker {
@@ -36,7 +40,7 @@ func newBroker(kept int, now func() time.Time) *Broker {
 	// one per microsecond, so IDs increase across restarts. JSON represents the number
 	// exactly.
 	first := uint64(now().UnixMicro())
-	return &Broker{now: now, first: first, next: first, kept: make([]wire.Event, kept)}
+	return &Broker{now: now, first: first, next: first, kept: make([]wire.Event, kept), arrived: make(chan struct{}, 1)}
 }
 
 // publish publishes an event with data, which must be encodable as JSON and must not be
@@ -63,10 +67,39 @@ func (b *Broker) Subscribe(ctx context.Context, last uint64) <-chan wire.Event {
 	return s.out
 }
 
+// Subscribers returns the number of subscribers.
+func (b *Broker) Subscribers() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.subscribers
+}
+
+// Arrived returns a channel that gets a value when a subscriber arrives and there is no other.
+func (b *Broker) Arrived() <-chan struct{} { return b.arrived }
+
+// arrive counts a subscriber. The caller holds the lock.
+func (b *Broker) arrive() {
+	b.subscribers++
+	if b.subscribers > 1 {
+		return
+	}
+	select {
+	case b.arrived <- struct{}{}:
+	default: // the value of an earlier one is not yet received
+	}
+}
+
+func (b *Broker) leave() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.subscribers--
+}
+
 // after returns the subscription that begins after the event with the ID last.
 func (b *Broker) after(last uint64) *subscription {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.arrive()
 	s := &subscription{broker: b, next: last + 1, out: make(chan wire.Event)}
 	switch {
 	case last == 0:
@@ -108,6 +141,7 @@ type subscription struct {
 // run sends events to the subscriber until the context ends or the Broker is closed.
 func (s *subscription) run(ctx context.Context) {
 	defer close(s.out)
+	defer s.broker.leave()
 	for {
 		e, wake := s.take()
 		switch {

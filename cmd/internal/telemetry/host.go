@@ -33,6 +33,9 @@ type host struct {
 	carried [6]*prometheus.Desc
 	meter   meter
 
+	policyDenied *prometheus.Desc
+	denials      denials
+
 	mu      sync.Mutex
 	counted time.Time
 	last    []prometheus.Metric
@@ -46,6 +49,7 @@ func newHost(o Options, now func() time.Time, label func(string) string) *host {
 	}
 	h := &host{
 		Options: o, now: now, carried: trafficDescs(desc),
+		policyDenied:  desc("policy_denied_packets_total", "Packets from (egress) and to (ingress) allocations that network policies dropped.", "network", "direction"),
 		live:          desc("allocations", "Allocations that have a record."),
 		pending:       desc("removals_pending", "Allocations whose teardown was acknowledged and that are not yet deleted."),
 		used:          desc("leases_used", "Addresses that host-local has leased.", "network", "family"),
@@ -66,13 +70,17 @@ func newHost(o Options, now func() time.Time, label func(string) string) *host {
 	if o.Links != nil {
 		_ = h.meter.look() // if it fails, the next look is the first one
 	}
+	h.denials = denials{read: o.Denied, label: h.meter.label}
+	if o.Denied != nil {
+		_ = h.denials.look()
+	}
 	return h
 }
 
 // Describe implements prometheus.Collector.
 func (h *host) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		h.poolSize, h.poolReady, h.poolFailing, h.poolTaken, h.poolDry, h.poolDiscarded, h.tracked, h.trackedMax, h.live, h.pending, h.used, h.free, h.ownerless, h.files,
+		h.poolSize, h.poolReady, h.poolFailing, h.poolTaken, h.poolDry, h.poolDiscarded, h.tracked, h.trackedMax, h.live, h.pending, h.used, h.free, h.ownerless, h.files, h.policyDenied,
 	} {
 		to <- d
 	}
@@ -120,6 +128,9 @@ func (h *host) count() []prometheus.Metric {
 	}
 	if h.Links != nil {
 		list = append(list, h.traffic()...)
+	}
+	if h.Denied != nil {
+		list = append(list, h.denied()...)
 	}
 	if h.Networks == nil {
 		return list

@@ -15,6 +15,7 @@ import (
 
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 )
 
@@ -45,6 +46,9 @@ type Options struct {
 	Ownerless func() (map[string]int, error)
 	// Links are read for the traffic of the networks; nil for no metrics of traffic.
 	Links Links
+	// Denied returns the packets that network policies have dropped, as ruleset.Dropped
+	// does; nil for no metrics of policies.
+	Denied func() ([]ruleset.Dropped, error)
 	// TraceEndpoint is the URL to which spans are sent by OTLP over HTTP:
 	// http[s]://HOST[:PORT][/PATH], default path /v1/traces. "" disables spans.
 	// Headers, certificates and sampling are set by OpenTelemetry's environment

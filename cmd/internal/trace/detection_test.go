@@ -59,12 +59,17 @@ ip -n web -6 address add fd00:77::2/64 dev eth0`
 	}
 }
 
+// claiming gives the container the address of the host, which the source guard of the bridge
+// would keep it from claiming.
+const claiming = `ip link set LINK group default
+ip -n web -6 address add fe80::1/64 dev eth0 nodad`
+
 // TestDetectionFails: another node of the network has the address.
 func TestDetectionFails(t *testing.T) {
 	h := newHost(t, "bridge")
 	defer func(before time.Duration) { detectionTime = before }(detectionTime)
 	detectionTime = time.Minute
-	h.run("ip -n web -6 address add fe80::1/64 dev eth0 nodad")
+	h.run(claiming)
 	h.runWith("TRANSMISSIONS", "1", detecting)
 	s := failed(h.follow("udp", false, true, ""))
 	require.Equal(t, "link", s.Name)
@@ -74,7 +79,7 @@ func TestDetectionFails(t *testing.T) {
 // TestDetectionOfAnother: an address that cannot be used does not matter if the probe arrives.
 func TestDetectionOfAnother(t *testing.T) {
 	h := newHost(t, "bridge")
-	h.run("ip -n web -6 address add fe80::1/64 dev eth0 nodad")
+	h.run(claiming)
 	h.runWith("TRANSMISSIONS", "1", detecting)
 	h.run("ip -6 address add fe80::2/64 dev brtest nodad")
 	p := h.follow("tcp", false, true, "")

@@ -77,6 +77,10 @@ func (f *tracer) chains(ctx context.Context, prefix string, passes []probe.Pass,
 			continue
 		}
 		step.State = Failed
+		if c.Table == names.PolicyTable && prefix != "inside " {
+			step.Found, step.Next = f.denied(ctx, c)
+			return errEnds
+		}
 		step.Next = f.remedy(ctx, c, prefix == "inside ")
 		return errEnds
 	}

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 const conflist = `{"cniVersion":"1.0.0","name":"net","plugins":[
 	{MAIN,"ipMasq":true,"ipam":{"type":"host-local","dataDir":"DATA","ranges":[[{"subnet":"10.77.0.0/24"}],[{"subnet":"fd00:77::/64"}]],
 		"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]}},
-	{"type":"firewall"},{"type":"portmap","capabilities":{"portMappings":true}}]}`
+	{"type":"firewall"},{"type":"portmap","capabilities":{"portMappings":true}}MORE]}`
 
 var mains = map[string]string{"bridge": `"type":"bridge","bridge":"brtest","isGateway":true`, "ptp": `"type":"ptp"`}
 
@@ -57,10 +57,11 @@ var clients = map[bool]netip.Addr{true: netip.MustParseAddr("192.0.2.7"), false:
 
 func newHost(t *testing.T, main string) *host { return newHostOf(t, main, configurator.EngineNative) }
 
-func newHostOf(t *testing.T, main string, engine configurator.Engine) *host {
+// newHostOf returns a host whose network has more plugins at the end of its chain.
+func newHostOf(t *testing.T, main string, engine configurator.Engine, more ...string) *host {
 	privhost.Require(t, "nft", "ip", "iptables-legacy")
 	dir := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "net.conflist"), []byte(strings.NewReplacer("MAIN", mains[main], "DATA", dir+"/leases").Replace(conflist)), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "net.conflist"), []byte(strings.NewReplacer("MAIN", mains[main], "DATA", dir+"/leases", "MORE", strings.Join(append([]string{""}, more...), ",")).Replace(conflist)), 0o600))
 	config := configurator.Config{ConfDir: dir, StateDir: filepath.Join(dir, "state"), Engine: engine, Network: "net"}
 	if engine == configurator.EngineExec {
 		plugins, err := refplugins.Dir()

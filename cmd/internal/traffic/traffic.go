@@ -1,6 +1,7 @@
 // Package traffic reads what allocations have received and sent: for the daemon, which
 // serves it, and for the command line without a daemon. Nothing is added to a packet's
-// way: the counters are those that the kernel has for every link.
+// way: the counters are those that the kernel has for every link, and those of the rules
+// of network policies.
 package traffic
 
 import (
@@ -17,7 +18,9 @@ import (
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/internal/netlink/conntrack"
+	"github.com/allocnet/allocnet/internal/netlink/netfilter"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 )
 
 // Options configure Collect.
@@ -27,6 +30,8 @@ type Options struct {
 	}
 	Links *rtnl.Host
 	Conns *conntrack.Conn
+	// Rules are read for the packets that policies have dropped; nil for none.
+	Rules *ruleset.Ruleset
 	// MaxConnections is the number of tracked connections of the host beyond which they
 	// are not counted for each allocation; default 32768, which take some 0.1 s.
 	MaxConnections int
@@ -42,12 +47,14 @@ func Collect(ctx context.Context, o Options) *client.HostTraffic {
 	problem(t, err)
 	counters, err := o.Links.Statistics()
 	problem(t, err)
+	denied, err := o.denied(ctx)
+	problem(t, err)
 	for i := range records {
 		if records[i].Status == nil || records[i].Acknowledged {
 			continue
 		}
 		t.Allocations = append(t.Allocations, client.AllocationTraffic{
-			ID: records[i].ID, Interfaces: o.interfaces(&records[i], counters),
+			ID: records[i].ID, Interfaces: o.interfaces(&records[i], counters, denied),
 		})
 	}
 	problem(t, o.count(ctx, records, t.Allocations))
@@ -63,7 +70,7 @@ func problem(t *client.HostTraffic, err error) {
 // interfaces returns the traffic of the interfaces of an allocation. The host's end of a
 // veth is found by its name in the result of the network: both plugins that make a veth
 // let its name begin so.
-func (o *Options) interfaces(r *allocnet.Record, counters map[int]rtnl.Counters) []client.InterfaceTraffic {
+func (o *Options) interfaces(r *allocnet.Record, counters map[int]rtnl.Counters, denied map[string]ruleset.Dropped) []client.InterfaceTraffic {
 	list := []client.InterfaceTraffic{}
 	for _, n := range r.Networks {
 		var inside, veths []string
@@ -81,15 +88,31 @@ func (o *Options) interfaces(r *allocnet.Record, counters map[int]rtnl.Counters)
 			if err != nil {
 				continue // it is being removed, or another program has removed it
 			}
-			c := counters[index]
+			c, d := counters[index], denied[veths[i]]
 			list = append(list, client.InterfaceTraffic{
 				Network: n.Network, Interface: inside[i],
-				Received: client.Counters{Packets: c.TxPackets, Bytes: c.TxBytes, Dropped: c.TxDropped},
-				Sent:     client.Counters{Packets: c.RxPackets, Bytes: c.RxBytes, Dropped: c.RxDropped},
+				Received: client.Counters{Packets: c.TxPackets, Bytes: c.TxBytes, Dropped: c.TxDropped, Denied: d.Ingress.Packets},
+				Sent:     client.Counters{Packets: c.RxPackets, Bytes: c.RxBytes, Dropped: c.RxDropped, Denied: d.Egress.Packets},
 			})
 		}
 	}
 	return list
+}
+
+// denied returns what policies have dropped, by the name of the host's end of the veth.
+func (o *Options) denied(ctx context.Context) (map[string]ruleset.Dropped, error) {
+	if o.Rules == nil {
+		return nil, nil
+	}
+	list, err := o.Rules.Dropped(ctx)
+	if netfilter.IsUnsupported(err) {
+		return nil, nil
+	}
+	byVeth := map[string]ruleset.Dropped{}
+	for _, d := range list {
+		byVeth[d.Owner.Veth()] = d
+	}
+	return byVeth, err
 }
 
 // count sets the Connections of the allocations, unless the host has too many.

@@ -61,6 +61,8 @@ type Options struct {
 	Status func(context.Context) *client.HostStatus
 	// Traffic returns the traffic of all allocations. Calls do not overlap.
 	Traffic func(context.Context) *client.HostTraffic
+	// Denials returns the flows that network policies have dropped. Calls do not overlap.
+	Denials func(context.Context) *client.HostDenials
 	// CNI serves a request of the CNI plugin.
 	CNI func(context.Context, cni.Request) cni.Response
 	// Plugin runs a native plugin. It may keep nothing of the call. An error means that

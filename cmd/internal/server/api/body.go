@@ -30,8 +30,10 @@ func (b *body) release() { b.api.bodies.Release(int64(b.Len())) }
 // bytes count against the bound, not the announced length.
 func (a *API) readBody(r *http.Request, most int64) (*body, error) {
 	b := &body{api: a}
-	err := tooLarge(most)
-	if r.ContentLength <= most {
+	var err error
+	if r.ContentLength > most {
+		err = tooLarge(most)
+	} else {
 		err = b.fill(r.Body, most)
 	}
 	if err != nil {

@@ -32,6 +32,11 @@ func (a *API) hostTraffic(*http.Request, *body) (work, error) {
 	return a.shared("traffic", func(ctx context.Context) any { return a.options.Traffic(ctx) }), nil
 }
 
+// hostDenials returns the flows that network policies have dropped.
+func (a *API) hostDenials(*http.Request, *body) (work, error) {
+	return a.shared("denials", func(ctx context.Context) any { return a.options.Denials(ctx) }), nil
+}
+
 // shared returns work that shares one result among all concurrent requests, because it
 // looks at all allocations.
 func (a *API) shared(key string, do func(context.Context) any) work {

@@ -15,6 +15,7 @@ import (
 	"github.com/allocnet/allocnet/cmd/internal/cni"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/wire"
+	"github.com/allocnet/allocnet/policy"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -49,7 +50,19 @@ var schemas = map[string]reflect.Type{
 	"DoctorSummary": reflect.TypeFor[client.DoctorSummary](), "DoctorFinding": reflect.TypeFor[client.DoctorFinding](),
 	"HostTraffic": reflect.TypeFor[client.HostTraffic](), "AllocationTraffic": reflect.TypeFor[client.AllocationTraffic](),
 	"InterfaceTraffic": reflect.TypeFor[client.InterfaceTraffic](), "Counters": reflect.TypeFor[client.Counters](),
+	"HostDenials": reflect.TypeFor[client.HostDenials](), "DeniedFlow": reflect.TypeFor[client.DeniedFlow](),
 	"CNIError": reflect.TypeFor[cni.Error](), "Listener": reflect.TypeFor[wire.Listener](), "Revision": reflect.TypeFor[wire.Revision](), "Change": reflect.TypeFor[configurator.Change](), "Attach": reflect.TypeFor[wire.Attach](), "Unserved": reflect.TypeFor[wire.Unserved](),
+	"Policy": reflect.TypeFor[policy.Policy](), "PolicyDirection": reflect.TypeFor[policy.Direction](), "PolicyRule": reflect.TypeFor[policy.Rule](),
+	"PolicyPeer": reflect.TypeFor[policy.Peer](), "PolicyService": reflect.TypeFor[policy.Service](), "PolicyRequirement": reflect.TypeFor[policy.Requirement](),
+}
+
+// peerForm is the form of a policy.Peer, which encodes itself.
+type peerForm struct {
+	CIDR        string               `json:"cidr,omitempty"`
+	Labels      map[string]string    `json:"labels,omitempty"`
+	Expressions []policy.Requirement `json:"expressions,omitempty"`
+	Allocation  string               `json:"allocation,omitempty"`
+	Name        string               `json:"name,omitempty"`
 }
 
 // optional are fields that this program always sends and a client may omit.
@@ -58,7 +71,7 @@ var optional = []string{"Allocation.id", "Allocation.netns"}
 // neverNull are lists that are present even if empty.
 var neverNull = []string{"Collect.live", "Allocations.allocations", "Networks.networks", "History.operations", "Networks.skipped", "Readiness.checks",
 	"HostStatus.networks", "HostStatus.skipped", "HostStatus.drift", "HostStatus.errors", "HostStatus.problems", "DoctorSummary.findings",
-	"HostTraffic.allocations", "HostTraffic.problems", "AllocationTraffic.interfaces"}
+	"HostTraffic.allocations", "HostTraffic.problems", "AllocationTraffic.interfaces", "HostDenials.flows", "HostDenials.problems"}
 
 type schema = map[string]any
 
@@ -92,6 +105,8 @@ func schemaOf(t reflect.Type) schema {
 		return schema{"type": "string"}
 	case reflect.Bool:
 		return schema{"type": "boolean"}
+	case reflect.Uint8:
+		return schema{"type": "integer", "minimum": 0., "maximum": 255.}
 	case reflect.Uint, reflect.Uint64:
 		return schema{"type": "integer", "minimum": 0.}
 	case reflect.Int:
@@ -105,6 +120,9 @@ func schemaOf(t reflect.Type) schema {
 // objectOf returns the schema of a struct.
 func objectOf(name string, t reflect.Type) schema {
 	properties, required := schema{}, []any{}
+	if t == reflect.TypeFor[policy.Peer]() {
+		t = reflect.TypeFor[peerForm]()
+	}
 	for _, f := range reflect.VisibleFields(t) {
 		field, omit, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if f.Anonymous || field == "-" {

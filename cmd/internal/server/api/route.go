@@ -44,6 +44,7 @@ func (a *API) routes() []route {
 		{"GET", "/v1/networks", a.pass(read, a.listNetworks)},
 		{"GET", "/v1/status", a.pass(read, a.hostStatus)},
 		{"GET", "/v1/traffic", a.pass(read, a.hostTraffic)},
+		{"GET", "/v1/denials", a.pass(read, a.hostDenials)},
 		{"GET", "/v1/history", a.pass(read, a.history)},
 		{"POST", "/v1/ready", a.pass(ask, a.readyFor)},
 		{"POST", "/v1/gc", a.pass(sweep, a.gc)},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/policy"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -20,6 +21,7 @@ import (
 func Contract(t *testing.T, c allocnet.Service, netns func(name string) string) {
 	t.Run("lifecycle", func(t *testing.T) { lifecycle(t, c, netns) })
 	t.Run("updates", func(t *testing.T) { updates(t, c, netns) })
+	t.Run("policies", func(t *testing.T) { policies(t, c, netns) })
 	t.Run("limits", func(t *testing.T) { limits(t, c, netns) })
 	t.Run("attachments", func(t *testing.T) { attachments(t, c, netns) })
 	t.Run("picked ports", func(t *testing.T) { pickedPorts(t, c, netns) })
@@ -185,6 +187,62 @@ func limits(t *testing.T, c allocnet.Service, netns func(string) string) {
 	a.Bandwidth, a.Labels = nil, record.Labels
 	again, err := c.Setup(ctx, a)
 	require.NoError(t, err)
+	require.False(t, again.Created)
+	require.NoError(t, c.Teardown(ctx, a))
+}
+
+// policies are part of the request, change while the allocation is set up, and are refused with
+// the place of a fault.
+func policies(t *testing.T, c allocnet.Service, netns func(string) string) {
+	ctx := t.Context()
+	parse := func(text string) *policy.Policy {
+		p, err := policy.Parse([]byte(text))
+		require.NoError(t, err)
+		return p
+	}
+	wrong := &policy.Policy{Egress: &policy.Direction{Rules: []policy.Rule{{}, {Services: []policy.Service{{Protocol: "tcp", Ports: "x"}}}}}}
+	a := configurator.Allocation{ID: "policed", Netns: netns("policed"), Networks: []string{Embedded}, Policy: wrong}
+	_, err := c.Setup(ctx, a)
+	require.ErrorIs(t, err, configurator.ErrInvalidAllocation)
+	require.ErrorContains(t, err, "egress.rules[1].services[0].ports")
+
+	a.Policy = parse(`{"presets":["no-metadata"],"ingress":{"default":"deny","rules":[{"name":"web","peers":[{"labels":{"app":"web"}},
+		{"expressions":[{"key":"tier","operator":"NotIn","values":["a"]}]},{"cidr":"10.0.0.0/8"},{"allocation":"b"},{"name":"host"}],
+		"services":[{"protocol":"tcp","ports":"1-2"},{"protocol":"icmp","type":8}]}]}}`)
+	first, err := c.Setup(ctx, a)
+	require.NoError(t, err)
+	record, err := c.Get(ctx, a.ID)
+	require.NoError(t, err)
+	require.Equal(t, a.Policy, record.Policy)
+	again, err := c.Setup(ctx, a)
+	require.NoError(t, err)
+	require.False(t, again.Created)
+
+	_, err = c.Update(ctx, a.ID, configurator.Change{Policy: wrong})
+	require.ErrorIs(t, err, configurator.ErrInvalidAllocation)
+	require.ErrorContains(t, err, "egress.rules[1].services[0].ports")
+	other := parse(`{"egress":{"rules":[{"action":"deny","peers":[{"labels":{}}]}]}}`)
+	second, err := c.Update(ctx, a.ID, configurator.Change{Revision: first.Revision, Policy: other})
+	require.NoError(t, err)
+	require.NotEqual(t, first.Revision, second.Revision)
+	list, err := c.List(ctx)
+	require.NoError(t, err)
+	require.Equal(t, other, list[0].Policy)
+	_, err = c.Setup(ctx, a)
+	require.ErrorIs(t, err, configurator.ErrDifferent)
+	_, err = c.Update(ctx, a.ID, configurator.Change{Labels: map[string]*string{"app": new("db")}})
+	require.NoError(t, err)
+	record, err = c.Get(ctx, a.ID)
+	require.NoError(t, err)
+	require.Equal(t, other, record.Policy, "a change without a policy leaves it")
+	_, err = c.Update(ctx, a.ID, configurator.Change{Policy: &policy.Policy{}})
+	require.NoError(t, err)
+	record, err = c.Get(ctx, a.ID)
+	require.NoError(t, err)
+	require.Nil(t, record.Policy)
+	a.Policy, a.Labels = &policy.Policy{}, record.Labels
+	again, err = c.Setup(ctx, a)
+	require.NoError(t, err, "it means the same as none")
 	require.False(t, again.Created)
 	require.NoError(t, c.Teardown(ctx, a))
 }

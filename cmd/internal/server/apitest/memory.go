@@ -18,6 +18,7 @@ import (
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/policy"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -64,8 +65,24 @@ func validID(id string) error {
 	return nil
 }
 
+// policyOrNil returns nil for the zero value, which means the same.
+func policyOrNil(p *policy.Policy) *policy.Policy {
+	if p == nil || len(p.Presets) == 0 && p.Ingress == nil && p.Egress == nil {
+		return nil
+	}
+	return p
+}
+
+func validPolicy(p *policy.Policy) error {
+	if err := p.Validate(); err != nil {
+		return fmt.Errorf("%w: policy: %w", configurator.ErrInvalidAllocation, err)
+	}
+	return nil
+}
+
 // Setup implements allocnet.Service.
 func (m *Memory) Setup(ctx context.Context, a configurator.Allocation) (*configurator.Status, error) {
+	a.Policy = policyOrNil(a.Policy)
 	m.number(a.ID, &a.Ports)
 	ports, portErr := portmap.Mappings(a.Ports, portmap.Options{})
 	if portErr != nil {
@@ -75,7 +92,7 @@ func (m *Memory) Setup(ctx context.Context, a configurator.Allocation) (*configu
 	if labelErr != nil {
 		labelErr = fmt.Errorf("%w: %w", configurator.ErrInvalidAllocation, labelErr)
 	}
-	if err := errors.Join(validID(a.ID), portErr, labelErr); err != nil {
+	if err := errors.Join(validID(a.ID), portErr, labelErr, validPolicy(a.Policy)); err != nil {
 		return nil, err
 	}
 	if !strings.HasPrefix(a.Netns, "/") {
@@ -127,7 +144,7 @@ func (m *Memory) add(a configurator.Allocation, ports []portmap.Mapping) (*confi
 	}
 	a.Ports, a.Labels = slices.Clone(a.Ports), maps.Clone(a.Labels) // the caller may change them
 	m.allocs[a.ID] = held{a, configurator.Record{
-		ID: a.ID, Scope: a.Scope, Labels: a.Labels, Netns: a.Netns, Phase: configurator.PhaseReady, Engine: configurator.EngineNative,
+		ID: a.ID, Scope: a.Scope, Labels: a.Labels, Policy: a.Policy, Netns: a.Netns, Phase: configurator.PhaseReady, Engine: configurator.EngineNative,
 		Ports: ports, Bandwidth: a.Bandwidth, Created: now, Updated: now, Status: status, Revision: status.Revision,
 	}}
 	made := *status
@@ -163,6 +180,9 @@ func (m *Memory) Update(ctx context.Context, id string, change configurator.Chan
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", configurator.ErrInvalidAllocation, err)
 	}
+	if err := validPolicy(change.Policy); err != nil {
+		return nil, err
+	}
 	h.applied.Labels, h.record.Labels = labels, labels
 	if limits := change.Bandwidth; limits != nil {
 		if limits.IngressRate > 0 && limits.IngressBurst == 0 {
@@ -172,6 +192,10 @@ func (m *Memory) Update(ctx context.Context, id string, change configurator.Chan
 		if *limits != (configurator.Bandwidth{}) {
 			h.applied.Bandwidth, h.record.Bandwidth = limits, limits
 		}
+	}
+	if change.Policy != nil {
+		h.applied.Policy = policyOrNil(change.Policy)
+		h.record.Policy = h.applied.Policy
 	}
 	m.pick(&change.Publish)
 	h.applied.Ports = append(ports, change.Publish...)

@@ -42,6 +42,9 @@ func Serve(t *testing.T, o api.Options) (socket string, server *http.Server) {
 	if o.Traffic == nil {
 		o.Traffic = d.Traffic
 	}
+	if o.Denials == nil {
+		o.Denials = d.Denials
+	}
 	if o.Status == nil {
 		o.Status = d.Status
 	}
@@ -109,6 +112,12 @@ func Defaults() api.Options {
 				Time:        time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC),
 				Allocations: []client.AllocationTraffic{{ID: "a", Interfaces: []client.InterfaceTraffic{}, Connections: &connections}},
 				Problems:    []string{},
+			}
+		},
+		Denials: func(context.Context) *client.HostDenials {
+			return &client.HostDenials{
+				Time: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), Problems: []string{},
+				Flows: []client.DeniedFlow{{ID: "a", Direction: "egress", Address: "10.1.0.2", Peer: "10.1.0.3", PeerID: "b", Protocol: "tcp", Port: 80, Rule: "default", Packets: 2, Bytes: 120}},
 			}
 		},
 		CNI: func(context.Context, cni.Request) cni.Response {

@@ -15,7 +15,7 @@ var others = map[string][]string{
 	"socket.path": {"/a/ß \"\\${x}%{y}\n\u2028"}, "socket.owner": {"1"}, "socket.group": {"2"}, "socket.mode": {"0600"},
 	"conf_dir": {"/c"}, "plugin_dirs": {"/p", "/q:,"}, "vendor_dir": {"/v"}, "state_dir": {"/cafe\u0301"}, // not in the composed form of Unicode
 	"engine": {"exec"}, "networks": {}, "interface_prefix": {"net"}, "subnets": {"10.1.0.0/16"}, "subnets_from": {"/run/flannel/subnet.env"}, "routes.table": {"100"}, "routes.protocol": {"200"}, "routes.subnets": {"true"}, "routes.cluster": {"10.0.0.0/8", "fd00::/8"},
-	"ignore_port_mapping_host_ip": {"true"}, "allow_unserved": {"true"}, "host_listeners": {"refuse"}, "dynamic_ports": {"30000-30010"}, "repair_on_check": {"false"}, "allow_conflists": {"true"}, "timeout": {"1h0m1s"}, "shutdown_grace": {"0s"},
+	"policy": {"isolated", "no-metadata"}, "ignore_port_mapping_host_ip": {"true"}, "allow_unserved": {"true"}, "host_listeners": {"refuse"}, "dynamic_ports": {"30000-30010"}, "repair_on_check": {"false"}, "allow_conflists": {"true"}, "timeout": {"1h0m1s"}, "shutdown_grace": {"0s"},
 	"retry.attempts": {"7"}, "retry.delay": {"1ms"}, "retry.jitter": {"1h"},
 	"limits.operations": {"1"}, "limits.queue": {"2"}, "limits.per_allocation": {"3"}, "limits.streams": {"4"},
 	"limits.connections": {"5"}, "limits.body": {"1025B"}, "limits.operation_timeout": {"7s"},

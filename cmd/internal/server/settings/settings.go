@@ -10,6 +10,7 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/netlink/announce"
 	"github.com/allocnet/allocnet/internal/netlink/watch"
+	"github.com/allocnet/allocnet/policy"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -26,6 +27,7 @@ type Settings struct {
 	Subnets                 []netip.Prefix // of the embedded network
 	SubnetsFrom             string         // file with the subnets of the embedded network; "" for Subnets
 	Routes                  Routes
+	Policy                  Policy // of the embedded network
 	IgnorePortMappingHostIP bool
 	AllowUnserved           bool // accept requests that no plugin serves
 	HostListeners           configurator.ListenerPolicy
@@ -60,6 +62,13 @@ type Routes struct {
 	Protocol uint8
 	Subnets  bool           // to the subnet in place of each address
 	Cluster  []netip.Prefix // networks of all hosts, not masqueraded
+}
+
+// Policy is a network policy.
+type Policy struct {
+	Sources []string // presets, or the absolute path of one file; empty for none
+	// Policy is what the Sources contained when the settings were loaded; nil for none.
+	Policy *policy.Policy
 }
 
 // Retry configures the repetition of a failed ADD.
@@ -184,7 +193,7 @@ func (s *Settings) Configurator() configurator.Config {
 		Networks: s.Networks, ConfDir: s.ConfDir, PluginDirs: s.PluginDirs, VendorDir: s.VendorDir,
 		InterfacePrefix: s.InterfacePrefix, IgnorePortMappingHostIP: s.IgnorePortMappingHostIP, AllowUnserved: s.AllowUnserved, RepairOnCheck: s.RepairOnCheck,
 		Listeners: s.HostListeners, DynamicPorts: s.DynamicPorts,
-		StateDir: s.StateDir, NetnsDir: s.Pool.Dir, Subnets: subnets, SubnetsFrom: s.SubnetsFrom, Routes: configurator.Routes(s.Routes), Engine: s.Engine, Timeout: s.Timeout, Pools: s.Pool.Networks, Journal: s.History.Size,
+		StateDir: s.StateDir, NetnsDir: s.Pool.Dir, Subnets: subnets, SubnetsFrom: s.SubnetsFrom, Routes: configurator.Routes(s.Routes), Policy: s.Policy.Policy, Engine: s.Engine, Timeout: s.Timeout, Pools: s.Pool.Networks, Journal: s.History.Size,
 		Retry: configurator.RetryPolicy{
 			Attempts: s.Retry.Attempts, Delay: orNone(s.Retry.Delay), Jitter: orNone(s.Retry.Jitter),
 		},

@@ -73,6 +73,8 @@ var table = []setting{
 		func(s *Settings) value { return boolOf(&s.Routes.Subnets) }},
 	{"routes", "cluster", "networks from which all hosts have their subnets: the embedded network does not masquerade towards them", true,
 		func(s *Settings) value { return networksOf(&s.Routes.Cluster) }},
+	{"", "policy", "network policy of all allocations in the embedded network: presets, or the path of one file in JSON (default none)", true,
+		func(s *Settings) value { return policyValue{&s.Policy} }},
 	{"", "ignore_port_mapping_host_ip", "publish every port on all addresses of the host", true,
 		func(s *Settings) value { return boolOf(&s.IgnorePortMappingHostIP) }},
 	{"", "allow_unserved", "accept requests that no plugin of the networks serves, such as ports; they have no effect", true,

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"unicode/utf8"
+
+	"github.com/allocnet/allocnet/internal/strictjson"
 )
 
 // maxDepth bounds how deep values may be nested.
@@ -37,8 +39,9 @@ func (e *Error) Error() string {
 
 // Decode reads data, which is one JSON value, into v, a pointer to a value that
 // consists of structs without embedded fields, maps, slices, pointers, strings,
-// numbers, bools and json.RawMessage. A json.RawMessage accepts any value without
-// duplicate keys. Errors are *Error.
+// numbers, bools, json.RawMessage and types that implement json.Unmarshaler. A
+// json.RawMessage accepts any value without duplicate keys, and so does a json.Unmarshaler
+// unless its own decoding refuses it. Errors are *Error.
 func Decode(data []byte, v any) error { return decode(data, v, walker{}) }
 
 // DecodeFold is like Decode, but accepts the names of fields in any case, as
@@ -170,6 +173,9 @@ func (w *walker) value(p *place, t reflect.Type, depth int) error {
 	if depth > maxDepth {
 		return w.errorAt(at, p, fmt.Sprintf("is nested deeper than %d", maxDepth))
 	}
+	if own := own(t); own != nil && begin != 'n' {
+		return w.own(p, own, depth)
+	}
 	t, nullable := target(t)
 	if t != nil {
 		if got, want := kinds[begin], wanted(t); got != want && !(got == "null" && nullable) {
@@ -187,6 +193,39 @@ func (w *walker) value(p *place, t reflect.Type, depth int) error {
 		return w.errorAt(at, p, fmt.Sprintf("must be a number of type %s", t.Kind()))
 	}
 	return nil
+}
+
+// own returns the type behind pointers if it decodes itself; else nil.
+func own(t reflect.Type) reflect.Type {
+	for t != nil && t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if t == nil || t == rawMessage || !reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()) {
+		return nil
+	}
+	return t
+}
+
+// own checks a value that a t decodes itself, as strictly as package strictjson does.
+func (w *walker) own(p *place, t reflect.Type, depth int) error {
+	at := w.at
+	if err := w.value(p, nil, depth); err != nil {
+		return err
+	}
+	err := reflect.New(t).Interface().(json.Unmarshaler).UnmarshalJSON(w.data[at:w.at])
+	if err == nil {
+		return nil
+	}
+	fault := w.errorAt(at, p, err.Error())
+	var inner *strictjson.Error
+	if errors.As(err, &inner) && inner.Place != "" {
+		separator := "."
+		if fault.Path == "" || strings.HasPrefix(inner.Place, "[") {
+			separator = ""
+		}
+		fault.Path, fault.Reason = fault.Path+separator+inner.Place, inner.Err.Error()
+	}
+	return fault
 }
 
 // kinds are the kinds of values by their first byte.

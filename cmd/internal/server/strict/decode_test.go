@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/policy"
 )
 
 type inner struct {
@@ -127,6 +129,28 @@ func TestPassesOver(t *testing.T) {
 		require.EqualError(t, decode(text, &reserved{}), want, text)
 	}
 	require.Error(t, Decode([]byte(`{"x/new":1}`), &got))
+}
+
+// TestOwnDecoding: the errors of a type that decodes itself have their place in the whole value.
+func TestOwnDecoding(t *testing.T) {
+	type owner struct {
+		Policy *policy.Policy  `json:"policy"`
+		Many   []policy.Policy `json:"many"`
+		Peer   *policy.Peer    `json:"peer"`
+	}
+	var got owner
+	require.NoError(t, Decode([]byte(`{"policy":{"egress":{"rules":[{"peers":[{"labels":{"app":"db"}},{"cidr":"10.0.0.0/8"}]}]}},"many":[{}],"peer":null}`), &got))
+	require.Equal(t, "label:app=db", got.Policy.Egress.Rules[0].Peers[0].String())
+	require.Len(t, got.Many, 1)
+	for text, want := range map[string]string{
+		`{"policy":{"egress":{"rules":[{"peers":[{"cidr":"x"}]}]}}}`: `policy.egress.rules[0].peers[0].cidr (line 1, column 11): "x" is not a network in CIDR notation, such as 10.0.0.0/8 or fd00::/8`,
+		`{"policy":{"x":1}}`:                   `policy (line 1, column 11): `,
+		`{"many":[{},{"egress":{"x":1}}]}`:     `many[1].egress (line 1, column 13): `,
+		`{"policy":{"egress":{},"egress":{}}}`: `policy.egress (line 1, column 24): is there twice`,
+		`{"policy":3}`:                         `policy (line 1, column 11): `,
+	} {
+		require.ErrorContains(t, Decode([]byte(text), &owner{}), want, text)
+	}
 }
 
 // FuzzDecode holds what is decoded against encoding/json.

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/client"
+	"github.com/allocnet/allocnet/cmd/internal/netpolicy"
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/policy"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+// listenIn accepts and closes TCP connections in a network namespace until the test ends.
+func listenIn(t *testing.T, s *sandbox.Sandbox, port string) {
+	t.Helper()
+	var l net.Listener
+	require.NoError(t, s.Do(func() (err error) {
+		l, err = net.Listen("tcp", ":"+port)
+		return err
+	}))
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			c.Close()
+		}
+	}()
+}
+
+// dialFrom reports whether a TCP connection from a network namespace can be established.
+func dialFrom(t *testing.T, s *sandbox.Sandbox, address string) error {
+	t.Helper()
+	return s.Do(func() error {
+		c, err := net.DialTimeout("tcp", address, 400*time.Millisecond)
+		if err == nil {
+			c.Close()
+		}
+		return err
+	})
+}
+
+// TestPolicy gives allocations policies, shows what they mean, and changes them. What the
+// commands say is what the kernel does.
+func TestPolicy(t *testing.T) {
+	w := newWorkspace(t)
+	web, db := w.sandbox("web"), w.sandbox("db")
+	listenIn(t, db, "80")
+	listenIn(t, db, "81")
+	file := w.path("db.json")
+	require.NoError(t, os.WriteFile(file, []byte(`{"ingress":{"default":"deny","rules":[{"name":"clients","peers":[{"labels":{"app":"web"}}],"services":[{"protocol":"tcp","ports":"80"}]}]}}`), 0o600))
+	setup := []string{"setup", "db", "--network", "allocnet", "--policy", file, "--json"}
+	at := decode[configurator.Status](t, w.run(setup...).ok(t)).Address
+	w.run("setup", "web", "--network", "allocnet", "-l", "app=web", "--policy", "no-metadata").ok(t)
+	require.NoError(t, dialFrom(t, web, at+":80"))
+	require.Error(t, dialFrom(t, web, at+":81"))
+	require.False(t, decode[configurator.Status](t, w.run(setup...).ok(t)).Created)
+
+	require.Regexp(t, `(?m)^db .* - +ingress:deny\+1 +-$`, w.run("ls", "--wide").ok(t))
+	require.Regexp(t, `(?m)^web .* app=web +no-metadata +-$`, w.run("ls", "--wide").ok(t))
+	require.NotContains(t, w.run("ls").ok(t), "POLICY")
+	require.Regexp(t, `(?s)Policy of allocation db\nDIRECTION +VERDICT +PEER +SERVICE +RULE\ningress +allow +label:app=web +tcp/80 +clients\ningress +allow +host`, w.run("inspect", "db").ok(t))
+	require.Equal(t, []policy.Preset{"no-metadata"}, decode[configurator.Record](t, w.run("inspect", "web", "--json").ok(t)).Policy.Presets)
+
+	require.Regexp(t, `^\S+ \(allocation web\) -> \S+ \(allocation db\), tcp/80: allowed\nPOLICY OF +DIRECTION +VERDICT +RULE\nallocation web +egress of web +allow +default\nallocation db +ingress of db +allow +clients\n`,
+		w.run("policy", "explain", "web", "--to", "db", "tcp/80").ok(t))
+	require.Regexp(t, `^192.0.2.1 -> \S+ .*, tcp/81: denied by default of allocation db\n`, w.run("policy", "explain", "db", "--from", "192.0.2.1", "81/tcp").ok(t))
+	require.Contains(t, w.run("policy", "explain", "web", "--to", "169.254.169.254", "tcp/80").ok(t), "denied by preset no-metadata of allocation web")
+	require.Contains(t, w.run("policy", "explain", "db", "--to", at, "tcp/81").ok(t), "no policy applies", "it does not leave the allocation")
+	require.Regexp(t, `\(host\) -> .*: allowed\n.*\nallocation db +ingress of db +allow +host\n`, w.run("policy", "explain", "db", "--from", "host", "tcp/81").ok(t))
+	explained := decode[[]explanation](t, w.run("policy", "explain", "db", "--from", "web", "tcp/81", "--json").ok(t))
+	require.Len(t, explained, 2, "one for each address family")
+	require.Equal(t, []any{policy.Deny, "db", "default"}, []any{explained[0].Verdict, explained[0].Reasons[1].Allocation, explained[0].Reasons[1].Rule})
+
+	require.Regexp(t, `(?m)^db +ingress +\S+ \(web\) +tcp/81 +\d+ +default +allocation db$`, w.run("policy", "denied").ok(t))
+	require.Equal(t, "no flow was denied in the last five minutes\n", w.run("policy", "denied", "web").errOut)
+	flows := decode[client.HostDenials](t, w.run("policy", "denied", "db", "--json").ok(t)).Flows
+	require.Equal(t, "web default", flows[0].PeerID+" "+flows[0].Rule)
+	require.Equal(t, "not-found", w.run("policy", "denied", "nobody", "--json").failure(t, exitNo).Kind)
+	require.Regexp(t, `(?m)^db +allocnet +.* 0 +[1-9]\d* +\d+$`, w.run("top", "--once").ok(t))
+
+	text := runWith(`{"ingress":{"default":"deny","rules":[{"peers":[{"allocation":"web"}]}]}}`, append([]string{"set", "db", "--policy", "-", "-l", "a=b"}, w.flags()...)...).ok(t)
+	require.Regexp(t, `^\S+ db is changed\n$`, text)
+	require.NoError(t, dialFrom(t, web, at+":81"))
+	w.run("set", "db", "--policy", "isolated").ok(t)
+	require.Error(t, dialFrom(t, web, at+":80"))
+	w.run("set", "db", "--policy", "none").ok(t)
+	require.NoError(t, dialFrom(t, web, at+":80"))
+	require.Nil(t, decode[configurator.Record](t, w.run("inspect", "db", "--json").ok(t)).Policy)
+	w.run("setup", "db", "--network", "allocnet", "--label", "a=b", "--policy", "none").ok(t)
+	require.Contains(t, w.run("policy", "explain", "db", "--to", "192.0.2.1", "tcp/1").ok(t), "no policy applies")
+	for _, id := range []string{"web", "db"} {
+		w.run("teardown", id).ok(t)
+	}
+}
+
+// TestPolicyErrors: each error names the place.
+func TestPolicyErrors(t *testing.T) {
+	w := newWorkspace(t)
+	w.sandbox("web")
+	w.run("setup", "web").ok(t)
+	bad := w.path("bad.json")
+	require.NoError(t, os.WriteFile(bad, []byte(`{"egress":{"rules":[{"services":[{"protocol":"tcp","ports":"9-1"}]}]}}`), 0o600))
+	for want, args := range map[string][]string{
+		"bad.json: check policy: egress.rules[0].services[0].ports": {"policy", "check", bad},
+		"--policy: " + bad:          {"setup", "web", "--policy", bad},
+		"the presets are isolated":  {"set", "web", "--policy", "nothing"},
+		"bandwidth policy":          {"set", "web"},
+		"from to":                   {"policy", "explain", "web", "--to", "a", "--from", "b", "tcp/1"},
+		"to from":                   {"policy", "explain", "web", "tcp/1"},
+		"give one port":             {"policy", "explain", "web", "--to", "192.0.2.1", "tcp"},
+		`unknown command "nothing"`: {"policy", "nothing"},
+	} {
+		require.Contains(t, w.run(append(args, "--json")...).failure(t, exitUsage).Error, want, args)
+	}
+	for _, args := range [][]string{{"nobody", "--to", "host"}, {"web", "--to", "nobody"}} {
+		require.Equal(t, "not-found", w.run(append([]string{"policy", "explain", args[0], "tcp/1", "--json"}, args[1:]...)...).failure(t, exitNo).Kind, args)
+	}
+	refused := w.run("set", "web", "--policy", "isolated", "--json").failure(t, exitUsage)
+	require.Equal(t, "unserved", refused.Kind, "no plugin of its network enforces policies")
+	w.run("teardown", "web").ok(t)
+}
+
+func TestPolicyCheck(t *testing.T) {
+	text := runWith("", "policy", "check", "egress-only,no-private").ok(t)
+	require.Regexp(t, `(?m)^egress +deny +fc00::/7 +any +preset no-private$`, text)
+	require.Regexp(t, `(?m)^egress +allow +world +any +preset egress-only\negress +deny +any +any +default$`, text)
+	report := decode[rulesReport](t, runWith(`{"presets":["isolated"]}`, "policy", "check", "-", "--json").ok(t))
+	require.Equal(t, []policy.Preset{policy.Isolated}, report.Policy.Presets)
+	require.Equal(t, netpolicy.Rule{Direction: "egress", Verdict: policy.Deny, Peer: "any", Service: "any", Rule: "default"}, report.Rules[len(report.Rules)-1])
+}
+
+func TestPolicyTranslate(t *testing.T) {
+	document := `{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"db","namespace":"shop"},"spec":{"podSelector":{"matchLabels":{"app":"db"}},
+		"ingress":[{"from":[{"podSelector":{"matchLabels":{"app":"web"}}}],"ports":[{"port":"sql"}]}]}}`
+	args := []string{"policy", "translate", "-", "--namespace", "shop", "-l", "app=db", "--namespace-label", "team=a", "--port", "sql=tcp/5432"}
+	p, err := policy.Parse([]byte(runWith(document, args...).ok(t)))
+	require.NoError(t, err)
+	require.Equal(t, policy.Deny, p.Ingress.Default)
+	require.Equal(t, "5432", p.Ingress.Rules[0].Services[0].Ports)
+	labels := decode[translation](t, runWith(document, append(args, "--json")...).ok(t)).Labels
+	require.Equal(t, "a", labels["namespace.allocnet/team"])
+	require.Equal(t, "db", labels["app"])
+	require.Contains(t, runWith("{", "policy", "translate", "-", "--json").failure(t, exitUsage).Error, "document")
+}
+
+func TestCompletePolicies(t *testing.T) {
+	complete := func(args ...string) string { return runWith("", append([]string{"__complete"}, args...)...).ok(t) }
+	for _, command := range [][]string{{"setup", "web", "--policy"}, {"set", "web", "--policy"}, {"policy", "check"}} {
+		got := complete(append(command, "no-")...)
+		require.Contains(t, got, "no-metadata\tdenies egress to metadata")
+		require.NotContains(t, got, "isolated")
+		got = complete(append(command, "no-metadata,")...)
+		require.Contains(t, got, "no-metadata,isolated\t")
+		require.Equal(t, 3, strings.Count(got, "no-metadata,"))
+		require.Contains(t, complete(append(command, "./p")...), ":0", "files")
+	}
+}

@@ -1,0 +1,205 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/allocnet/allocnet"
+	"github.com/allocnet/allocnet/cmd/internal/netpolicy"
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/policy"
+)
+
+func newPolicyExplain(a *app) *cobra.Command {
+	var to, from string
+	c := &cobra.Command{
+		Use:   "explain ID (--to PEER | --from PEER) SERVICE",
+		Short: "Show which rules decide on a connection",
+		Long: `Show which rules decide on a connection of an allocation: those of the policies of its
+network and of the allocation, and, if the other end is an allocation as well, those of
+its policies. A connection needs the permission of all of them. The labels and policies
+are those that the allocations have now. No packet is sent and nothing is changed.
+
+PEER is an address, the ID of an allocation, or host. SERVICE is written as in a policy:
+tcp/443, udp/53, or icmp/8. For a connection from outside to a host port, give the
+client's address and the port of the allocation.`,
+		Example: `  allocnet policy explain web --to 10.0.0.7 tcp/443
+  allocnet policy explain db --from web tcp/5432`,
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: a.completeIDs,
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.explain(c.Context(), args[0], to, from, args[1])
+		},
+	}
+	c.Flags().StringVar(&to, "to", "", "the other end, for a connection from the allocation")
+	c.Flags().StringVar(&from, "from", "", "the other end, for a connection to the allocation")
+	c.MarkFlagsOneRequired("to", "from")
+	c.MarkFlagsMutuallyExclusive("to", "from")
+	for _, name := range []string{"to", "from"} {
+		_ = c.RegisterFlagCompletionFunc(name, a.completePeers)
+	}
+	return c
+}
+
+func (a *app) completePeers(c *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	list, directive := a.completeIDs(c, nil, prefix)
+	if strings.HasPrefix("host", prefix) {
+		list = append(list, "host")
+	}
+	return list, directive
+}
+
+// explanation is the decision on a connection over one pair of addresses.
+type explanation struct {
+	From    netip.Addr         `json:"from"`
+	To      netip.Addr         `json:"to"`
+	Service string             `json:"service"`
+	Verdict policy.Verdict     `json:"verdict"`
+	Reasons []netpolicy.Reason `json:"reasons"`
+}
+
+// explain prints which rules decide on a connection.
+func (a *app) explain(ctx context.Context, id, to, from, service string) error {
+	flow, err := netpolicy.ParseFlow(service)
+	if err != nil {
+		return usagef("%w", err)
+	}
+	conf, err := a.service()
+	if err != nil {
+		return err
+	}
+	own, err := recordOf(ctx, conf, id)
+	if err != nil {
+		return err
+	}
+	peers, err := peersOf(ctx, conf, own, to+from)
+	if err != nil {
+		return err
+	}
+	records, err := conf.List(ctx)
+	if err != nil {
+		return err
+	}
+	host, err := netpolicy.New(records)
+	if err != nil {
+		return err
+	}
+	list := []explanation{}
+	for _, mine := range addressList(own) {
+		for _, peer := range peers {
+			if peer.Is4() != mine.Is4() || !ofFamily(flow.Protocol, mine) {
+				continue
+			}
+			e := explanation{From: mine, To: peer, Service: netpolicy.FlowText(flow), Verdict: policy.Allow}
+			if from != "" {
+				e.From, e.To = peer, mine
+			}
+			e.Reasons = append([]netpolicy.Reason{}, host.Explain(e.From, e.To, flow)...)
+			if netpolicy.Denial(e.Reasons) != nil {
+				e.Verdict = policy.Deny
+			}
+			list = append(list, e)
+		}
+	}
+	if len(list) == 0 {
+		return usagef("%s: %s has no address of the same family as %s", service, own.ID, to+from)
+	}
+	return a.printExplanations(host, list)
+}
+
+// ofFamily reports whether a protocol exists in the family of an address.
+func ofFamily(protocol uint8, of netip.Addr) bool {
+	switch netpolicy.ProtocolText(protocol) {
+	case "icmp":
+		return of.Is4()
+	case "icmpv6":
+		return of.Is6()
+	}
+	return true
+}
+
+func recordOf(ctx context.Context, conf allocnet.Service, id string) (*configurator.Record, error) {
+	id, err := wholeID(ctx, conf, id, isPrefix(minPrefix))
+	if err != nil {
+		return nil, err
+	}
+	r, err := conf.Get(ctx, id)
+	if err != nil {
+		return nil, notFound(ctx, conf, id, err)
+	}
+	if len(addressList(r)) == 0 {
+		return nil, fmt.Errorf("explain: allocation %q has no address", id)
+	}
+	return r, nil
+}
+
+// addressList returns the addresses inside of an allocation.
+func addressList(r *configurator.Record) (list []netip.Addr) {
+	if r.Status == nil {
+		return nil
+	}
+	for _, i := range r.Status.Interfaces {
+		for _, a := range i.Addresses {
+			if p, err := netip.ParsePrefix(a.Address); err == nil && i.Sandbox != "" {
+				list = append(list, p.Addr().Unmap())
+			}
+		}
+	}
+	return list
+}
+
+// peersOf returns the addresses of a peer. Those of the host are the gateways of the allocation.
+func peersOf(ctx context.Context, conf allocnet.Service, of *configurator.Record, peer string) ([]netip.Addr, error) {
+	if addr, err := netip.ParseAddr(peer); err == nil && addr.Zone() == "" {
+		return []netip.Addr{addr.Unmap()}, nil
+	}
+	if peer != "host" {
+		r, err := recordOf(ctx, conf, peer)
+		if err != nil {
+			return nil, err
+		}
+		return addressList(r), nil
+	}
+	var list []netip.Addr
+	for _, i := range of.Status.Interfaces {
+		for _, a := range i.Addresses {
+			if gateway, err := netip.ParseAddr(a.Gateway); err == nil {
+				list = append(list, gateway.Unmap())
+			}
+		}
+	}
+	if len(list) == 0 {
+		return nil, fmt.Errorf("explain: allocation %q has no gateway: give an address of the host", of.ID)
+	}
+	return list, nil
+}
+
+func (a *app) printExplanations(host *netpolicy.Host, list []explanation) error {
+	if a.flags.json {
+		return a.out.json(list)
+	}
+	for i, e := range list {
+		if i > 0 {
+			a.out.printf("\n")
+		}
+		verdict := a.out.paint(green, "allowed")
+		if denial := netpolicy.Denial(e.Reasons); denial != nil {
+			verdict = fmt.Sprintf("%s by %s of %s", a.out.paint(red, "denied"), denial.Rule, denial.Policy())
+		}
+		a.out.printf("%s -> %s, %s: %s\n", host.Describe(e.From), host.Describe(e.To), e.Service, verdict)
+		if len(e.Reasons) == 0 {
+			a.out.printf("no policy applies\n")
+			continue
+		}
+		rows := make([][]cell, len(e.Reasons))
+		for i, r := range e.Reasons {
+			rows[i] = []cell{{r.Policy(), plain}, {r.Direction + " of " + r.Allocation, plain}, verdictCell(r.Verdict), {r.Rule, plain}}
+		}
+		a.out.table([]string{"POLICY OF", "DIRECTION", "VERDICT", "RULE"}, rows)
+	}
+	return nil
+}

@@ -1,0 +1,200 @@
+package netpolicy
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/allocnet/allocnet"
+	"github.com/allocnet/allocnet/policy"
+)
+
+// Host are the allocations of a host with their policies and labels. It is safe for concurrent
+// use.
+type Host struct {
+	ends  map[netip.Addr]*end
+	local map[netip.Addr]bool
+}
+
+// end is an address of an allocation in a network that enforces policies.
+type end struct {
+	id, network string
+	labels      map[string]string
+	own         *policy.Policy // of the allocation
+	general     *policy.Policy // of the network
+}
+
+// New returns a Host with the allocations of these records, and with the addresses of the host
+// of this process. Without the configuration of a network, which the daemon gives only to
+// root, the network counts as one without a policy of its own.
+func New(records []allocnet.Record) (*Host, error) {
+	h := &Host{ends: map[netip.Addr]*end{}, local: map[netip.Addr]bool{}}
+	known := map[string]network{}
+	for i := range records {
+		if err := h.add(&records[i], known); err != nil {
+			return nil, err
+		}
+	}
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("list the addresses of the host: %w", err)
+	}
+	for _, a := range addresses {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			h.local[p.Addr().Unmap()] = true
+		}
+	}
+	return h, nil
+}
+
+// network is what a configuration list says about policies.
+type network struct {
+	general  *policy.Policy
+	enforces bool
+}
+
+// add adds the addresses of an allocation. known caches configuration lists, which most
+// allocations share.
+func (h *Host) add(r *allocnet.Record, known map[string]network) error {
+	if r.Status == nil || r.Acknowledged {
+		return nil
+	}
+	for _, attached := range r.Networks {
+		n, found := known[string(attached.Config)]
+		if !found {
+			var err error
+			if n.general, n.enforces, err = PolicyOf(attached.Config); err != nil {
+				return fmt.Errorf("allocation %q: network %q: %w", r.ID, attached.Network, err)
+			}
+			known[string(attached.Config)] = n
+		}
+		if !n.enforces {
+			continue
+		}
+		for _, i := range r.Status.Interfaces {
+			if i.Network == attached.Network && i.Sandbox != "" {
+				h.addInterface(r, &i, n.general)
+			}
+		}
+	}
+	return nil
+}
+
+func (h *Host) addInterface(r *allocnet.Record, i *allocnet.Interface, general *policy.Policy) {
+	for _, a := range i.Addresses {
+		if p, err := netip.ParsePrefix(a.Address); err == nil {
+			h.ends[p.Addr().Unmap()] = &end{r.ID, i.Network, r.Labels, r.Policy, general}
+		}
+	}
+}
+
+// PolicyOf returns the policy that a configuration list has for all allocations, and whether
+// the network enforces policies. A missing list counts as one that does.
+func PolicyOf(conflist []byte) (general *policy.Policy, enforces bool, err error) {
+	if len(conflist) == 0 {
+		return nil, true, nil
+	}
+	var list struct {
+		Plugins []json.RawMessage `json:"plugins"`
+	}
+	if err := json.Unmarshal(conflist, &list); err != nil {
+		return nil, false, err
+	}
+	for _, plugin := range list.Plugins {
+		var kind struct {
+			Type string `json:"type"`
+		}
+		var conf struct {
+			Policy *policy.Policy `json:"policy"`
+		}
+		if err := json.Unmarshal(plugin, &kind); err != nil || kind.Type != "policy" {
+			continue
+		}
+		err := json.Unmarshal(plugin, &conf)
+		return conf.Policy, true, err
+	}
+	return nil, false, nil
+}
+
+// Allocation returns the ID of the allocation that has an address in a network that enforces
+// policies; "" if none has.
+func (h *Host) Allocation(a netip.Addr) string {
+	if e := h.ends[a.Unmap()]; e != nil {
+		return e.id
+	}
+	return ""
+}
+
+// Describe returns who has an address: an allocation, the host, or neither.
+func (h *Host) Describe(a netip.Addr) string {
+	switch id := h.Allocation(a); {
+	case id != "":
+		return fmt.Sprintf("%s (allocation %s)", a, id)
+	case h.local[a.Unmap()]:
+		return fmt.Sprintf("%s (host)", a)
+	}
+	return a.String()
+}
+
+// Reason is the decision of one policy on a flow.
+type Reason struct {
+	Direction string `json:"direction"` // seen from the allocation
+	// Allocation is the one whose traffic the policy is about.
+	Allocation string `json:"allocation"`
+	// Network is the network whose policy it is; "" for the policy of the allocation.
+	Network string         `json:"network,omitempty"`
+	Verdict policy.Verdict `json:"verdict"`
+	Rule    string         `json:"rule"`
+}
+
+// Policy says whose policy it is.
+func (r *Reason) Policy() string {
+	if r.Network != "" {
+		return "network " + r.Network
+	}
+	return "allocation " + r.Allocation
+}
+
+// Explain returns the decisions on a flow from one address to another, in the order in which
+// they are made: those on the egress of the sender, and those on the ingress of the
+// receiver. The first one that denies decides. There are none within an allocation.
+func (h *Host) Explain(from, to netip.Addr, flow policy.Flow) []Reason {
+	if id := h.Allocation(from); id != "" && id == h.Allocation(to) {
+		return nil
+	}
+	return append(h.Decisions(policy.Egress, from, to, flow), h.Decisions(policy.Ingress, to, from, flow)...)
+}
+
+// Decisions returns the decisions of the policies of the allocation with an address.
+func (h *Host) Decisions(t policy.Traffic, of, peer netip.Addr, flow policy.Flow) []Reason {
+	e := h.ends[of.Unmap()]
+	if e == nil {
+		return nil
+	}
+	remote := policy.Remote{Addr: peer, Host: h.local[peer.Unmap()]}
+	if p := h.ends[peer.Unmap()]; p != nil {
+		remote.Known, remote.Allocation, remote.Labels = true, p.id, p.labels
+	}
+	var list []Reason
+	for _, one := range []struct {
+		network string
+		policy  *policy.Policy
+	}{{e.network, e.general}, {"", e.own}} {
+		if one.policy != nil {
+			d := one.policy.Decide(t, remote, flow)
+			list = append(list, Reason{t.String(), e.id, one.network, d.Verdict, d.Rule})
+		}
+	}
+	return list
+}
+
+// Denial returns the first of some decisions that denies; nil if none does.
+func Denial(reasons []Reason) *Reason {
+	for i := range reasons {
+		if reasons[i].Verdict == policy.Deny {
+			return &reasons[i]
+		}
+	}
+	return nil
+}
