@@ -135,7 +135,7 @@ stress: SEED ?= $(shell date +%s)
 stress: plugins ## kills and failing calls in all combinations, with SEED=
 	@echo "SEED=$(SEED)"
 	SEED=$(SEED) ALLOCNET_STRESS=1 go test -v -count=1 -timeout 4h ./integration/crash
-	SEED=$(SEED) ALLOCNET_STRESS=1 go test -v -count=1 -timeout 2h -run 'Killed' ./integration
+	SEED=$(SEED) ALLOCNET_STRESS=1 go test -v -count=1 -timeout 2h -run 'Killed|TestPolicyRandom' ./integration
 	SEED=$(SEED) ALLOCNET_CNI_TEST_RANDOM=15m go test -v -count=1 -timeout 2h -run 'TestShim$$' ./cmd/allocnet-cni
 
 lint: ## gofmt, go vet, staticcheck, go mod tidy, each module by itself

@@ -58,6 +58,9 @@ func contract() map[string]contractTest {
 		"TestNoAddresses":                      {run: TestNoAddresses, always: true},
 		"TestNoIPTables":                       {run: TestNoIPTables, always: true},
 		"TestParallel":                         {run: TestParallel},
+		"TestPolicyBasic":                      {run: TestPolicyBasic, always: true},
+		"TestPolicyLost":                       {run: TestPolicyLost},
+		"TestPolicyUpdate":                     {run: TestPolicyUpdate},
 		"TestPortTaken":                        {run: TestPortTaken},
 		"TestProgramMissingAtTeardown":         {run: TestProgramMissingAtTeardown},
 		"TestReceivesIPv6AtOnce":               {run: TestReceivesIPv6AtOnce},
@@ -98,6 +101,9 @@ const (
 
 // withoutPools are the other tests, each with the reason.
 var withoutPools = map[string]string{
+	"TestPolicyFlood": "an allocation sends before its Setup", "TestPolicyOfNetworks": "allocations are attached to further networks",
+	"TestPolicyBypass": "as TestPolicyBasic", "TestPolicyTwoStateDirectories": "a second state directory",
+	"TestPolicyMatrix": "many allocations, with daemons", "TestPolicyRandom": "many allocations", "TestPolicyUpdateKilled": "processes with Configurators of their own", "TestPolicyLifeKilled": "processes with Configurators of their own",
 	"TestContract": ofPools, "TestNothingIsMissingInContract": noSetup,
 	"TestDaemonTurns": ofRuntimes, "TestDaemonCnitool": ofRuntimes, "TestDaemonSharedPorts": ofRuntimes, "TestDaemonVersions": ofRuntimes,
 	"TestDaemonPicksUp": ofRuntimes, "TestDaemonCompositions": ofRuntimes, "TestDaemonPathOfTheRuntime": ofRuntimes, "TestDaemonNetnsOverride": ofRuntimes,

@@ -125,7 +125,8 @@ func TestDaemonStateUnwritable(t *testing.T) {
 		}, true},
 		{"read-only", "read-only file system", func(t *testing.T, dir string) func() {
 			flags := uintptr(syscall.MS_REMOUNT | syscall.MS_RDONLY)
-			require.NoError(t, syscall.Mount("tmpfs", dir, "tmpfs", flags, "mode=755"))
+			// Descriptors of the lock file are kept for a second after an operation.
+			require.Eventually(t, func() bool { return syscall.Mount("tmpfs", dir, "tmpfs", flags, "mode=755") == nil }, 20*time.Second, 10*time.Millisecond)
 			return func() { require.NoError(t, syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_REMOUNT, "")) }
 		}, false},
 	} {

@@ -169,6 +169,7 @@ func TestHeal(t *testing.T) {
 		{"flush of the ruleset", "nft flush ruleset"},
 		{"a table", "nft delete table ip allocnet"},
 		{"the guard", "nft delete table ip allocnet_guard"},
+		{"the guard of ports", "nft delete table bridge allocnet"},
 	}, {
 		{"a chain", "nft delete chain ip allocnet postrouting"},
 		{"the rules of a chain", "nft flush chain ip allocnet host_ports_dnat"},
@@ -176,6 +177,7 @@ func TestHeal(t *testing.T) {
 	}, {
 		{"the elements of a map", "nft flush map ip allocnet host_ports"},
 		{"an element", "nft delete element ip allocnet host_ports '{ tcp . 8081 }'"},
+		{"the MACs of ports", "nft flush set bridge allocnet port_macs"},
 	}, {
 		{"the address of a bridge", "ip address flush dev br-test"},
 		{"a bridge", "ip link del br-test"},

@@ -32,15 +32,18 @@ func loop() {
 	}
 	libcni.CacheDir = "/var/lib/cni"
 	cfg := configurator.Config{Engine: configurator.Engine(engine), ConfDir: conf, PluginDirs: []string{plugins}}
-	if id == poolLoopID {
+	if id == poolLoopID || id == policyPoolLoop {
 		cfg.Networks, cfg.Pools = []string{"net"}, []configurator.Pool{{Network: "net", Size: 4}}
 	}
 	c, err := configurator.New(cfg)
 	if err != nil {
 		panic(err)
 	}
-	if id == poolLoopID {
+	switch id {
+	case poolLoopID:
 		poolLoop(c)
+	case policyUpdateLoop, policyLifeLoop, policyPoolLoop:
+		policyLoop(c, id)
 	}
 	a := configurator.Allocation{ID: id, Netns: "/run/netns/" + id, Ports: []portmap.Port{{Value: 8080, To: 80}}}
 	fmt.Println("ready")

@@ -3,8 +3,10 @@ package integration
 import (
 	"cmp"
 	"context"
+	"encoding/hex"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -115,11 +117,40 @@ func (h *host) dump(a configurator.Allocation, s *configurator.Status) string {
 	return regexp.MustCompile(`(?m)^\d+: |@if\d+|link-netns(id)? \S+|qlen \d+|[0-9.]+ : 808\d|808\d|portid? \S+|port_\w+ \S+|designated_\w+ \S+|hold_timer.*`).ReplaceAllString(dump, "")
 }
 
+// targets matches addresses that nft shows as numbers.
+var targets = regexp.MustCompile(`\b0x[0-9a-f]{32}\b`)
+
+// withAddresses replaces numbers by the IPv6 addresses that they are.
+func withAddresses(text string) string {
+	return targets.ReplaceAllStringFunc(text, func(number string) string {
+		bytes, err := hex.DecodeString(number[2:])
+		if err != nil {
+			return number
+		}
+		a, _ := netip.AddrFromSlice(bytes)
+		return a.String()
+	})
+}
+
+// randomInElements are the parts of elements that differ between allocations.
+var randomInElements = []struct {
+	is *regexp.Regexp
+	as string
+}{
+	{regexp.MustCompile(`veth\w{11}`), "VETH"},
+	{regexp.MustCompile(`([0-9a-f]{2}:){5}[0-9a-f]{2}`), "MAC"},
+	{regexp.MustCompile(`fe80::[0-9a-f:]+`), "LINKLOCAL"},
+	{regexp.MustCompile(`0x[0-9a-f]{32}`), "TARGET"},
+}
+
 // elementsOf returns the elements with the comment of a container, sorted.
 func elementsOf(ruleset, id string) []byte {
 	elements := regexp.MustCompile(`[^,{]*allocnet:net/`+id+`/[^,}]*`).FindAllString(ruleset, -1)
 	for i := range elements {
 		elements[i] = strings.Join(strings.Fields(elements[i]), " ")
+		for _, part := range randomInElements {
+			elements[i] = part.is.ReplaceAllString(elements[i], part.as)
+		}
 	}
 	slices.Sort(elements)
 	return []byte(strings.Join(elements, "\n"))

@@ -17,19 +17,16 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// serve answers on a port inside a namespace, over tcp or udp, with a name and
+// serve answers on a port inside a namespace, "" being the host's, over tcp or udp, with a name and
 // the client's address as the server sees it.
 func serve(t testing.TB, netns, protocol string, port int, name string) {
 	t.Helper()
-	s, err := sandbox.Open(netns)
-	require.NoError(t, err)
-	defer s.Close()
 	answer := func(from net.Addr) []byte {
 		at := netip.MustParseAddrPort(from.String())
 		return []byte(name + " " + at.Addr().Unmap().String())
 	}
 	addr := fmt.Sprintf(":%d", port)
-	require.NoError(t, s.Do(func() error {
+	within(t, netns, func() error {
 		if protocol == "sctp" {
 			l, err := listenSCTP(port)
 			if err == nil {
@@ -52,7 +49,7 @@ func serve(t testing.TB, netns, protocol string, port int, name string) {
 			go serveTCP(l, answer)
 		}
 		return err
-	}))
+	})
 }
 
 func serveTCP(l net.Listener, answer func(net.Addr) []byte) {

@@ -259,7 +259,7 @@ func requireTracked(t testing.TB, want bool) {
 // a gateway's.
 func isAllocations(addr netip.Addr) bool {
 	return slices.ContainsFunc([]string{"10.99.0.0/16", dual.v6}, func(network string) bool {
-		p := netip.MustParsePrefix(network)
-		return p.Contains(addr) && addr != p.Addr().Next()
+		subnet, err := addr.Prefix(map[bool]int{true: 24, false: 64}[addr.Is4()])
+		return err == nil && netip.MustParsePrefix(network).Contains(addr) && addr != subnet.Addr().Next()
 	})
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/allocnet/allocnet/internal/retry"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/testhost"
+	"github.com/allocnet/allocnet/policy"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -93,7 +94,8 @@ func (c cell) plugins() []map[string]any {
 	if c.disconnects() {
 		// The subject and the bystander of a ptp network share the route.
 		chain = append(chain, map[string]any{"type": "routes", "table": 100, "subnets": c.main == "ptp"},
-			map[string]any{"type": "bandwidth", "capabilities": map[string]bool{"bandwidth": true}})
+			map[string]any{"type": "bandwidth", "capabilities": map[string]bool{"bandwidth": true}},
+			map[string]any{"type": "policy", "capabilities": map[string]bool{"policy": true}, "policy": map[string]any{"presets": []string{"no-metadata"}}})
 	}
 	return chain
 }
@@ -142,6 +144,10 @@ func newHost(t *testing.T, c cell) *host {
 	h.outside = testhost.Outside(h.t)
 	h.bystander, h.a = h.allocation(bystanderID, 8081), h.allocation("a", 8080)
 	h.successor = h.allocation("successor", 8082)
+	if c.disconnects() {
+		h.bystander.Policy, h.a.Policy, h.successor.Policy = servesOutside("shared"), servesOutside("shared"), servesOutside("successor")
+		h.bystander.Labels, h.a.Labels = map[string]string{"app": "shared"}, map[string]string{"app": "shared"}
+	}
 	h.a.IPs = of(c, "10.99.0.77/16", "fd00:99::77/64")
 	h.successor.IPs = h.a.IPs
 	h.mustSetUp(h.bystander)
@@ -222,6 +228,18 @@ func (h *host) allocation(id string, port int) configurator.Allocation {
 		return nil
 	}))
 	return configurator.Allocation{ID: id, Netns: s.Path(), Ports: []portmap.Port{{Value: port, To: 80, Protocols: []string{"tcp"}}}}
+}
+
+// servesOutside returns a policy that permits what the tests need, and allocations with a label. Its
+// name makes it a policy of its own.
+func servesOutside(name string) *policy.Policy {
+	return &policy.Policy{
+		Egress: &policy.Direction{Default: policy.Deny},
+		Ingress: &policy.Direction{Default: policy.Deny, Rules: []policy.Rule{
+			{Name: name, Peers: []policy.Peer{{Selector: &policy.Selector{Labels: map[string]string{"app": name}}}}},
+			{Peers: []policy.Peer{{Name: "world"}}, Services: []policy.Service{{Protocol: "tcp", Ports: "80"}}},
+		}},
+	}
 }
 
 const (

@@ -9,6 +9,7 @@ import (
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/retry"
+	"github.com/allocnet/allocnet/policy"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -54,6 +55,8 @@ func (h *host) requireEitherLimits() {
 	h.updates++
 	if h.updates%2 == 0 {
 		require.NoError(h.t, h.Teardown(h.ctx(), h.a))
+		_, err := h.Recover(h.ctx()) // a reservation may be stale until then
+		require.NoError(h.t, err)
 		return
 	}
 	_, err := h.Recover(h.ctx())
@@ -64,6 +67,7 @@ func (h *host) requireEitherLimits() {
 	back := configurator.Change{Bandwidth: h.a.Bandwidth}
 	if c := newLimits(h.a); len(c.Publish) > 0 {
 		back.Unpublish, back.Publish, back.Labels = c.Publish, h.a.Ports, map[string]*string{"updated": nil}
+		back.Policy = h.a.Policy
 	}
 	_, err = h.Update(h.ctx(), h.a.ID, back)
 	require.NoError(h.t, err)
@@ -87,6 +91,7 @@ func (h *host) requireLimits() (updated bool) {
 	now := h.a
 	if len(c.Publish) > 0 {
 		require.Equal(h.t, updated, r.Labels["updated"] == "yes")
+		require.Equal(h.t, map[bool]*policy.Policy{true: c.Policy, false: h.a.Policy}[updated], r.Policy)
 		for _, ports := range [][]portmap.Port{h.a.Ports, c.Publish} {
 			one := h.a
 			one.Ports = ports

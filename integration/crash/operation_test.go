@@ -9,6 +9,7 @@ import (
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/testing/faultinject"
+	"github.com/allocnet/allocnet/policy"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -79,11 +80,16 @@ func (h *host) requireRepaired() {
 	require.NoError(h.t, h.Check(h.ctx(), h.a))
 }
 
-// change publishes another host port in place of that of an allocation, and labels it.
+// change publishes another host port in place of that of an allocation, labels it, and changes its
+// policy, if it has one.
 func change(a configurator.Allocation) configurator.Change {
 	other := a.Ports[0]
 	other.Value = updatedPort
-	return configurator.Change{Unpublish: a.Ports, Publish: []portmap.Port{other}, Labels: map[string]*string{"updated": new("yes")}}
+	c := configurator.Change{Unpublish: a.Ports, Publish: []portmap.Port{other}, Labels: map[string]*string{"updated": new("yes")}}
+	if a.Policy != nil {
+		c.Policy = servesOutside("updated")
+	}
+	return c
 }
 
 // requireEitherPort requires that either the host port from before an update leads to the
@@ -98,6 +104,8 @@ func (h *host) requireEitherPort() {
 	h.updates++
 	if h.updates%2 == 0 {
 		require.NoError(h.t, h.Teardown(h.ctx(), h.a))
+		_, err := h.Recover(h.ctx()) // a reservation may be stale until then
+		require.NoError(h.t, err)
 		return
 	}
 	_, err := h.Recover(h.ctx())
@@ -108,7 +116,10 @@ func (h *host) requireEitherPort() {
 	r, err := h.Get(h.ctx(), h.a.ID)
 	require.NoError(h.t, err)
 	require.Equal(h.t, updated, r.Labels["updated"] == "yes", "labels are those of the ports")
-	_, err = h.Update(h.ctx(), h.a.ID, configurator.Change{Unpublish: changed.Ports, Publish: h.a.Ports, Labels: map[string]*string{"updated": nil}})
+	if h.a.Policy != nil {
+		require.Equal(h.t, map[bool]*policy.Policy{true: change(h.a).Policy, false: h.a.Policy}[updated], r.Policy, "and so is the policy")
+	}
+	_, err = h.Update(h.ctx(), h.a.ID, configurator.Change{Unpublish: changed.Ports, Publish: h.a.Ports, Labels: map[string]*string{"updated": nil}, Policy: h.a.Policy})
 	require.NoError(h.t, err)
 	h.requireReachable(h.a)
 	require.False(h.t, h.answers(changed))

@@ -3,6 +3,7 @@ package docs
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log"
 	"os"
 	"os/exec"
@@ -17,6 +18,7 @@ import (
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/nomad"
+	"github.com/allocnet/allocnet/policy"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -47,7 +49,7 @@ func TestExamplesAreCompiled(t *testing.T) {
 	}
 }
 
-var _ = []any{examplePool, exampleNetworkPool, exampleStart, exampleRollBack, exampleErrors, exampleUpdate, exampleAttach, exampleClient, exampleNomad}
+var _ = []any{examplePool, exampleNetworkPool, exampleStart, exampleRollBack, exampleErrors, exampleUpdate, examplePolicy, exampleAttach, exampleClient, exampleNomad}
 
 func examplePool(ctx context.Context) error {
 	pool, err := sandbox.NewPool(sandbox.PoolOptions{Size: 16})
@@ -139,6 +141,18 @@ func exampleUpdate(ctx context.Context, nets allocnet.Service, status *allocnet.
 	}
 	log.Print(changed.Ports)
 	return nil
+}
+
+func examplePolicy(ctx context.Context, nets allocnet.Service) error {
+	p, err := policy.Parse([]byte(`{"presets": ["egress-only", "no-metadata"]}`))
+	if err != nil {
+		return err
+	}
+	status, err := nets.Setup(ctx, allocnet.Allocation{
+		ID: "agent-1", OwnNetns: true, Policy: p, Labels: map[string]string{"app": "agent"},
+	})
+	fmt.Println(status)
+	return err
 }
 
 func exampleAttach(ctx context.Context, nets allocnet.Service) error {
