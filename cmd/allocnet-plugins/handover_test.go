@@ -192,7 +192,8 @@ func TestTakeOverOfTheDamaged(t *testing.T) {
 }
 
 // TestHandBack: the reference plugins accept and remove attachments that
-// allocnet's plugins made with a named backend.
+// allocnet's plugins made with a named backend. They leave the elements of the
+// source guard, which they do not know. A DEL of allocnet's plugins removes them.
 func TestHandBack(t *testing.T) {
 	for name, changes := range layouts {
 		if !strings.Contains(name, "tables") {
@@ -205,6 +206,13 @@ func TestHandBack(t *testing.T) {
 			h := newHandover(t, laidOut(t, "1.0.0", changes), links, reference)
 			require.NoError(t, h.new.CheckNetworkList(t.Context(), h.list, h.of))
 			require.NoError(t, h.new.DelNetworkList(t.Context(), h.list, h.of))
+			require.NoError(t, h.sandbox.Destroy())
+			after, err := hostsnap.Take(hostsnap.Options{Persistent: true})
+			require.NoError(t, err)
+			for line := range strings.Lines(hostsnap.Diff(before, after)) {
+				require.Regexp(t, `^\+nft (set|element) bridge allocnet port_`, line)
+			}
+			require.NoError(t, h.old.DelNetworkList(t.Context(), h.list, h.of))
 			h.requireNothing(t, before)
 		})
 	}
