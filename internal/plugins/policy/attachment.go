@@ -174,7 +174,8 @@ func (a *attachment) joinSelections(ctx context.Context, s *policystate.Session)
 	return a.args.Host.Rules.LeaveSelections(ctx, a.inRules(), others)
 }
 
-// finish records that a change is complete. Until then, whoever repeats it also ends connections.
+// finish records that a change is complete. Until then, a repetition of the change also ends
+// connections.
 func (a *attachment) finish(ctx context.Context) error {
 	if a.member.Changing {
 		s, err := a.args.Host.Policies.Share(ctx)
@@ -207,16 +208,20 @@ func (a *attachment) leaveFormer(ctx context.Context) error {
 	if a.member.Former != a.member.Policy {
 		unused, err = s.Leave(a.member.Former, a.member.Key)
 	}
-	if err == nil {
-		stored := a.member
-		a.member.Former = ""
-		err = s.PutMember(&a.member, &stored)
-	}
 	s.Unlock()
-	if unused {
-		err = errors.Join(err, sweep(ctx, a.args.Host))
+	if err == nil && unused {
+		err = sweep(ctx, a.args.Host)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	if s, err = a.args.Host.Policies.Share(ctx); err != nil {
+		return err
+	}
+	defer s.Unlock()
+	stored := a.member
+	a.member.Former = ""
+	return s.PutMember(&a.member, &stored)
 }
 
 // selectionsOf returns the names of the selections that a member belongs to, and of others to
@@ -249,8 +254,8 @@ func (a *attachment) leave(ctx context.Context) error {
 	}
 	unused, err := a.leaveLocked(ctx, s)
 	s.Unlock()
-	if unused {
-		err = errors.Join(err, sweep(ctx, a.args.Host))
+	if err == nil && unused {
+		err = sweep(ctx, a.args.Host, a.member.Key)
 	}
 	return err
 }
@@ -266,7 +271,8 @@ func (a *attachment) leaveLocked(ctx context.Context, s *policystate.Session) (u
 	return drop(ctx, a.args.Host, s, is, a.owner)
 }
 
-// drop removes a member from its selections and its policy.
+// drop removes a member from its selections and its policy. If the policy is unused then, the member
+// is Gone, and sweep deletes it.
 func drop(ctx context.Context, host *sdk.Host, s *policystate.Session, m *policystate.Member, owner names.Owner) (unused bool, err error) {
 	selections, others, err := selectionsOf(s, m)
 	if m.Changing {
@@ -285,7 +291,11 @@ func drop(ctx context.Context, host *sdk.Host, s *policystate.Session, m *policy
 			unused = unused || last
 		}
 	}
-	if err == nil {
+	switch {
+	case err != nil:
+	case unused:
+		err = s.Retire(m)
+	default:
 		err = s.DeleteMember(m)
 	}
 	if err != nil {

@@ -21,17 +21,20 @@ func Collect(ctx context.Context, host *sdk.Host, stale func(names.Owner) bool) 
 	members, err := s.Members("")
 	errs := []error{err}
 	dropped := false
+	var gone []string
 	for _, m := range members {
 		if stale(m.Owner) {
-			_, err := drop(ctx, host, s, m, m.Owner)
-			errs, dropped = append(errs, err), true
+			unused, err := drop(ctx, host, s, m, m.Owner)
+			if errs, dropped = append(errs, err), true; unused {
+				gone = append(gone, m.Key)
+			}
 		}
 	}
 	s.Unlock()
 	if dropped {
 		errs = append(errs, host.DelOwned(ctx, stale))
 	}
-	return errors.Join(append(errs, sweep(ctx, host))...)
+	return errors.Join(append(errs, sweep(ctx, host, gone...))...)
 }
 
 // CollectOrphans removes what processes have left in the store that died during a change, and the

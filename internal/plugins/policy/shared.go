@@ -80,6 +80,9 @@ func populate(store *policystate.Store, p *policystate.Policy, wanted *ruleset.P
 			return err
 		}
 		for _, m := range candidates {
+			if m.Gone {
+				continue
+			}
 			yes, err := selects(&n, m)
 			if err != nil {
 				return err
@@ -92,8 +95,8 @@ func populate(store *policystate.Store, p *policystate.Policy, wanted *ruleset.P
 	return nil
 }
 
-// sweep removes the policies that no attachment uses.
-func sweep(ctx context.Context, host *sdk.Host) error {
+// sweep removes the policies that no attachment uses, and then members that are Gone.
+func sweep(ctx context.Context, host *sdk.Host, gone ...string) error {
 	s, err := host.Policies.Exclusive(ctx)
 	if err != nil {
 		return err
@@ -107,7 +110,19 @@ func sweep(ctx context.Context, host *sdk.Host) error {
 	for _, p := range unused {
 		errs = append(errs, remove(ctx, host, s, p))
 	}
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	for _, key := range gone {
+		m, err := s.Member(key)
+		if err == nil && m != nil && m.Gone { // else it has been set up again meanwhile
+			err = s.DeleteMember(m)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // leaveStale removes users whose process has died between two steps.

@@ -59,7 +59,7 @@ func (s *Session) PutMember(m, is *Member) error {
 // equal reports whether two members are equal.
 func (m *Member) equal(o *Member) bool {
 	return m.Owner == o.Owner && m.Allocation == o.Allocation && m.Policy == o.Policy && m.Former == o.Former &&
-		m.Changing == o.Changing && slices.Equal(m.Stale, o.Stale) &&
+		m.Changing == o.Changing && m.Gone == o.Gone && slices.Equal(m.Stale, o.Stale) &&
 		maps.Equal(m.Labels, o.Labels) && slices.Equal(m.Addresses, o.Addresses)
 }
 
@@ -77,15 +77,31 @@ func (s *Session) EndChange(m *Member) error {
 	return write(s.member(m.Key), m)
 }
 
+// Retire removes a member from its labels and leaves its policies in its file, for their removal.
+// DeleteMember follows.
+func (s *Session) Retire(m *Member) error {
+	if err := s.unmarkLabels(m); err != nil {
+		return err
+	}
+	return write(s.member(m.Key), &Member{Owner: m.Owner, Policy: m.Policy, Former: m.Former, Gone: true})
+}
+
 // DeleteMember removes a member. The file with its labels goes last, so that an interrupted
 // removal can be repeated.
 func (s *Session) DeleteMember(m *Member) error {
+	if err := s.unmarkLabels(m); err != nil {
+		return err
+	}
+	return removeFile(s.member(m.Key))
+}
+
+func (s *Session) unmarkLabels(m *Member) error {
 	for _, label := range slices.Concat(m.labels(), m.Stale) {
 		if err := unmark(s.by("members", label), m.Key); err != nil {
 			return err
 		}
 	}
-	return removeFile(s.member(m.Key))
+	return nil
 }
 
 // Members returns all members, or those with a label if that is not "".

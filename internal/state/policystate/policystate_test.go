@@ -401,7 +401,7 @@ func TestDropOrphans(t *testing.T) {
 	requireEmpty(t, s.dir)
 }
 
-// TestLockEndsWithContext: whoever waits for the store returns when its context ends.
+// TestLockEndsWithContext: a call that waits for the lock of the store returns when its context ends.
 func TestLockEndsWithContext(t *testing.T) {
 	s := exclusive(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)

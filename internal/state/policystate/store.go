@@ -43,6 +43,9 @@ type Member struct {
 	// of the former ones. Stale are the names of former labels under which it may be found.
 	Changing bool     `json:"changing,omitempty"`
 	Stale    []string `json:"stale,omitempty"`
+	// Gone says that the attachment is removed, and only the policies that it had may have to be
+	// removed.
+	Gone bool `json:"gone,omitempty"`
 }
 
 // Policy is a policy that attachments share.
