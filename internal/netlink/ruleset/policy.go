@@ -284,7 +284,20 @@ func (n *policyParts) service(s *Service) ([]expr.Any, bool) {
 // AddPolicy makes the chains and sets of a policy in one transaction, and missing tables before.
 // It is idempotent, and replaces chains of the policy that differ. Packets over links of the
 // policy's group are dropped until then.
-func (r *Ruleset) AddPolicy(ctx context.Context, p *Policy) error {
+func (r *Ruleset) AddPolicy(ctx context.Context, p *Policy) error { return r.makePolicy(ctx, p, true) }
+
+// RestorePolicy is AddPolicy for a policy to which links lead already, by their group. The kernel
+// evaluates the rules of one generation for a packet, but looks up elements in the current one: a
+// packet that is evaluated meanwhile would find an element that leads to a chain, and the chain without
+// rules. So the elements are added after the chain.
+func (r *Ruleset) RestorePolicy(ctx context.Context, p *Policy) error {
+	if err := r.makePolicy(ctx, p, false); err != nil {
+		return err
+	}
+	return r.makePolicy(ctx, p, true)
+}
+
+func (r *Ruleset) makePolicy(ctx context.Context, p *Policy, linked bool) error {
 	var all []*policyParts
 	for _, t := range policyTables {
 		n, err := p.parts(t)
@@ -295,7 +308,7 @@ func (r *Ruleset) AddPolicy(ctx context.Context, p *Policy) error {
 	}
 	var err error
 	for range attempts {
-		if err = r.addPolicy(ctx, all); !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EEXIST) {
+		if err = r.addPolicy(ctx, all, linked); !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EEXIST) {
 			break
 		}
 		if ensureErr := r.EnsurePolicies(ctx); ensureErr != nil {
@@ -318,7 +331,7 @@ func (r *Ruleset) EnsurePolicies(ctx context.Context) error {
 	return nil
 }
 
-func (r *Ruleset) addPolicy(ctx context.Context, all []*policyParts) error {
+func (r *Ruleset) addPolicy(ctx context.Context, all []*policyParts, linked bool) error {
 	var existing []element
 	var present []*state
 	for _, n := range all {
@@ -343,6 +356,9 @@ func (r *Ruleset) addPolicy(ctx context.Context, all []*policyParts) error {
 	return r.socket.Transaction(ctx, func(b *sock.Requests) {
 		for i, n := range all {
 			n.build(b, present[i])
+		}
+		if !linked {
+			return
 		}
 		putElements(b, existing, unix.NFT_MSG_DELSETELEM)
 		for _, n := range all {

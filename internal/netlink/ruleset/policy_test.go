@@ -125,7 +125,7 @@ func TestPolicyIsRepaired(t *testing.T) {
 		before := nft(t, "list", "ruleset")
 		nft(t, damage...)
 		require.ErrorIs(t, r.CheckPolicy(t.Context(), p), ErrMissing, "%q", damage)
-		require.NoError(t, r.AddPolicy(t.Context(), p), "%q", damage)
+		require.NoError(t, r.RestorePolicy(t.Context(), p), "%q", damage)
 		require.NoError(t, r.CheckPolicy(t.Context(), p), "%q", damage)
 		require.ElementsMatch(t, lines(before), lines(nft(t, "list", "ruleset")), "%q", damage)
 	}

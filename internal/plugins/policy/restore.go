@@ -98,7 +98,7 @@ func restore(ctx context.Context, host *sdk.Host, id string) (changed bool, err 
 		err = host.Rules.CheckPolicy(ctx, wanted)
 	}
 	if errors.Is(err, ruleset.ErrMissing) {
-		return true, host.Rules.AddPolicy(ctx, wanted)
+		return true, host.Rules.RestorePolicy(ctx, wanted)
 	}
 	return false, err
 }
