@@ -101,7 +101,7 @@ type Heal struct {
 }
 
 // Denied reports flows of which network policies have dropped packets since the daemon looked
-// last. It looks while somebody follows its events.
+// last. The daemon looks for them while a client reads its events.
 type Denied struct {
 	// Flows are those with the most packets: at most 32, and at most 8 of one allocation. Their
 	// Packets and Bytes are those since the last look.

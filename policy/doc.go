@@ -56,9 +56,9 @@
 // 0.0.0.0/0, and the preset isolated, do not deny ingress from the host.
 //
 // "host" does not match allocations, and "world" matches neither. Egress to a resolver on the
-// host needs a rule that names "host". A CIDR matches every address in it, whoever has it: a
-// rule for 10.0.0.0/8 also matches allocations and the host with such an address, if no more
-// specific rule does.
+// host needs a rule that names "host". A CIDR matches every address in it: a rule for
+// 10.0.0.0/8 also matches allocations and the host with such an address, if no more specific
+// rule does.
 //
 // "metadata" and "world" are about addresses as the allocation sees them. Behind a gateway that
 // translates addresses (NAT64), a metadata service also has others, which need rules of their
@@ -68,8 +68,8 @@
 // addresses, and part of the world.
 //
 // The services icmp and icmpv6 match the protocol numbers 1 and 58, of which IPv4 only has the
-// first and IPv6 the second. IPv6 needs neighbour discovery, so whoever enforces a policy has to
-// exempt it, like ICMP errors. Other protocols than those of Service, such as GRE, match only
+// first and IPv6 the second. IPv6 needs neighbour discovery, so it has to be exempt where a
+// policy is enforced, like ICMP errors. Other protocols than those of Service, such as GRE, match only
 // rules without services.
 //
 // A preset's meaning may change with a release: if a cloud provider adds an address for

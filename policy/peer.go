@@ -15,8 +15,8 @@ import (
 // alone, {"expressions":[{"key":"tier","operator":"Exists"}]}, {"allocation":"web-1"} or
 // {"name":"host"}.
 type Peer struct {
-	// CIDR are addresses, whoever has them. Bits after the prefix are zero, and an
-	// IPv4-mapped IPv6 address is not possible.
+	// CIDR are addresses, of allocations as well as of others. Bits after the prefix are
+	// zero, and an IPv4-mapped IPv6 address is not possible.
 	CIDR netip.Prefix
 	// Selector selects allocations of this host by their labels.
 	Selector *Selector

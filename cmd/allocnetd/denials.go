@@ -52,7 +52,7 @@ func (h *host) dropped() ([]ruleset.Dropped, error) {
 // denialInterval is the time between two looks for flows that policies have dropped.
 const denialInterval = 2 * time.Second
 
-// followDenials publishes the flows that policies drop, while somebody follows the events.
+// followDenials publishes the flows that policies drop, while a client reads the events.
 func (h *host) followDenials(ctx context.Context) error {
 	ticker := time.NewTicker(denialInterval)
 	defer ticker.Stop()

@@ -41,7 +41,7 @@ func sendFrom(t *testing.T, a *configurator.Allocation, to string, count int) {
 	}))
 }
 
-// addDefaultRoute gives the private host a way to every address, where nobody answers.
+// addDefaultRoute gives the private host a default route to a gateway that does not answer.
 func addDefaultRoute(t *testing.T) {
 	t.Helper()
 	attrs := netlink.NewLinkAttrs()
