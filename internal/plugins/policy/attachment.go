@@ -44,7 +44,7 @@ func (p *plugin) attachmentOf(c *sdk.CmdArgs, r *types100.Result) (*attachment, 
 	}
 	a.links(r)
 	var err error
-	if a.policy, err = compile(c.Instance, p.Policy, p.request.Policy); err != nil || a.policy == nil {
+	if a.policy, err = p.compile(c.Instance); err != nil || a.policy == nil {
 		return a, err
 	}
 	if a.veth == "" {
@@ -210,7 +210,7 @@ func (a *attachment) leaveFormer(ctx context.Context) error {
 	}
 	s.Unlock()
 	if err == nil && unused {
-		err = sweep(ctx, a.args.Host)
+		err = sweepLeft(ctx, a.args.Host, []string{a.member.Former})
 	}
 	if err != nil {
 		return err
@@ -254,26 +254,26 @@ func (a *attachment) leave(ctx context.Context) error {
 	}
 	unused, err := a.leaveLocked(ctx, s)
 	s.Unlock()
-	if err == nil && unused {
-		err = sweep(ctx, a.args.Host, a.member.Key)
+	if err == nil && len(unused) > 0 {
+		err = sweepLeft(ctx, a.args.Host, unused, a.member.Key)
 	}
 	return err
 }
 
-func (a *attachment) leaveLocked(ctx context.Context, s *policystate.Session) (unused bool, err error) {
+func (a *attachment) leaveLocked(ctx context.Context, s *policystate.Session) (unused []string, err error) {
 	is, err := s.Member(a.member.Key)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	if is == nil { // a draft at most
-		return false, s.DeleteMember(&policystate.Member{Key: a.member.Key})
+		return nil, s.DeleteMember(&policystate.Member{Key: a.member.Key})
 	}
 	return drop(ctx, a.args.Host, s, is, a.owner)
 }
 
-// drop removes a member from its selections and its policy. If the policy is unused then, the member
-// is Gone, and sweep deletes it.
-func drop(ctx context.Context, host *sdk.Host, s *policystate.Session, m *policystate.Member, owner names.Owner) (unused bool, err error) {
+// drop removes a member from its selections and its policies, and returns those that are unused
+// then. If there are any, the member is Gone: remove them, and then the member.
+func drop(ctx context.Context, host *sdk.Host, s *policystate.Session, m *policystate.Member, owner names.Owner) (unused []string, err error) {
 	selections, others, err := selectionsOf(s, m)
 	if m.Changing {
 		selections = append(selections, others...)
@@ -287,13 +287,14 @@ func drop(ctx context.Context, host *sdk.Host, s *policystate.Session, m *policy
 		}
 		if err = host.Rules.ForgetDenials(ctx, m.Addresses); err == nil {
 			var last bool
-			last, err = s.Leave(id, m.Key)
-			unused = unused || last
+			if last, err = s.Leave(id, m.Key); last {
+				unused = append(unused, id)
+			}
 		}
 	}
 	switch {
 	case err != nil:
-	case unused:
+	case len(unused) > 0:
 		err = s.Retire(m)
 	default:
 		err = s.DeleteMember(m)

@@ -25,7 +25,7 @@ func Collect(ctx context.Context, host *sdk.Host, stale func(names.Owner) bool) 
 	for _, m := range members {
 		if stale(m.Owner) {
 			unused, err := drop(ctx, host, s, m, m.Owner)
-			if errs, dropped = append(errs, err), true; unused {
+			if errs, dropped = append(errs, err), true; len(unused) > 0 {
 				gone = append(gone, m.Key)
 			}
 		}

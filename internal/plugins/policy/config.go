@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -27,13 +28,31 @@ type plugin struct {
 	Policy *policy.Policy `json:"policy"` // of the network
 
 	request Request
+	text    string // of the policy of request
+	latest  *latest
+}
+
+// latest keeps what the latest text of a policy means, for the allocations that have the same one.
+type latest struct {
+	decoded  atomic.Pointer[decodedText]
+	compiled atomic.Pointer[compiledText]
+}
+
+type decodedText struct {
+	text   string
+	policy *policy.Policy // not changed any more
+}
+
+type compiledText struct {
+	text, instance string
+	compiled       *compiled // not changed any more; nil if everything is allowed
 }
 
 var _ sdk.RuntimeConfigured = (*plugin)(nil)
 
 // New implements sdk.Factory.
 func New(conf []byte) (sdk.Plugin, error) {
-	p := &plugin{}
+	p := &plugin{latest: &latest{}}
 	err := sdk.Decode(conf, p)
 	var runtime struct {
 		Policy json.RawMessage `json:"policy"`
@@ -50,11 +69,42 @@ func (p *plugin) WithRuntime(runtime map[string]json.RawMessage) (sdk.Plugin, er
 }
 
 func (p *plugin) read(request json.RawMessage) error {
-	p.request = Request{}
-	if err := sdk.DecodeRuntime(request, &p.request); err != nil {
+	var r struct {
+		Request
+		Policy json.RawMessage `json:"policy"`
+	}
+	p.request, p.text = Request{}, ""
+	if err := sdk.DecodeRuntime(request, &r); err != nil {
 		return err
 	}
-	return validate("runtimeConfig.policy", p.request.Policy)
+	p.request, p.text = r.Request, string(r.Policy)
+	if p.text == "" {
+		return nil
+	}
+	if known := p.latest.decoded.Load(); known != nil && known.text == p.text {
+		p.request.Policy = known.policy
+		return nil
+	}
+	if err := sdk.DecodeRuntime(r.Policy, &p.request.Policy); err != nil {
+		return err
+	}
+	if err := validate("runtimeConfig.policy", p.request.Policy); err != nil {
+		return err
+	}
+	p.latest.decoded.Store(&decodedText{p.text, p.request.Policy})
+	return nil
+}
+
+// compile returns the policy of an attachment: that of its network and that of its allocation.
+func (p *plugin) compile(instance string) (*compiled, error) {
+	if known := p.latest.compiled.Load(); known != nil && known.text == p.text && known.instance == instance {
+		return known.compiled, nil
+	}
+	c, err := compile(instance, p.Policy, p.request.Policy)
+	if err == nil {
+		p.latest.compiled.Store(&compiledText{p.text, instance, c})
+	}
+	return c, err
 }
 
 func validate(place string, p *policy.Policy) error {

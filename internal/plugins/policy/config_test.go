@@ -3,6 +3,7 @@ package policy
 import (
 	"encoding/json"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -30,6 +31,31 @@ func TestNew(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Request{Allocation: "b"}, again.(*plugin).request, "nothing remains of another allocation")
 	require.Equal(t, "a", p.(*plugin).request.Allocation, "the former is not changed")
+}
+
+// TestPoliciesOfSeveralAllocations: what is kept of the latest policy serves only allocations with the
+// same text, of the same instance.
+func TestPoliciesOfSeveralAllocations(t *testing.T) {
+	base, err := New([]byte(`{"name": "net", "type": "policy"}`))
+	require.NoError(t, err)
+	of := func(instance, request string) *compiled {
+		p, err := base.(sdk.RuntimeConfigured).WithRuntime(map[string]json.RawMessage{"policy": json.RawMessage(request)})
+		require.NoError(t, err)
+		c, err := p.(*plugin).compile(instance)
+		require.NoError(t, err)
+		return c
+	}
+	isolated, noMetadata := `{"allocation": "a", "policy": {"presets": ["isolated"]}}`, `{"allocation": "b", "policy": {"presets": ["no-metadata"]}}`
+	first := of("", isolated)
+	require.Same(t, first, of("", strings.Replace(isolated, `"a"`, `"c"`, 1)))
+	require.NotEqual(t, first.ID, of("", noMetadata).ID)
+	require.Nil(t, of("", `{"allocation": "d"}`))
+	require.Equal(t, first.ID, of("", isolated).ID)
+	require.NotEqual(t, first.ID, of("other", isolated).ID)
+	for range 2 {
+		_, err = base.(sdk.RuntimeConfigured).WithRuntime(map[string]json.RawMessage{"policy": json.RawMessage(`{"policy": {"presets": ["no"]}}`)})
+		require.ErrorContains(t, err, `"no"`)
+	}
 }
 
 func mustCompile(t *testing.T, instance string, texts ...string) *compiled {

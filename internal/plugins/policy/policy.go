@@ -10,6 +10,7 @@ import (
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
+	"github.com/allocnet/allocnet/internal/state/policystate"
 )
 
 var (
@@ -197,10 +198,14 @@ func (p *plugin) Del(ctx context.Context, c *sdk.CmdArgs) error {
 	r := c.PreviousOfDel(&p.Common)
 	a := &attachment{plugin: p, args: c, owner: c.Owner(p.Name)}
 	a.member.Key = a.owner.Veth()
-	if err := a.silence(); err != nil {
+	is, err := a.silence()
+	if err != nil {
 		return err
 	}
-	if r == nil {
+	switch {
+	case is != nil && is.Policy == "" && is.Former == "": // it has no elements
+		return a.leave(ctx)
+	case r == nil:
 		return errors.Join(sdk.DelOwned(ctx, c, p.Name), a.leave(ctx))
 	}
 	a.member.Addresses = addressesOf(r)
@@ -208,14 +213,14 @@ func (p *plugin) Del(ctx context.Context, c *sdk.CmdArgs) error {
 }
 
 // silence takes down the link of an attachment with a policy, so that nothing passes it once the
-// policy is removed.
-func (a *attachment) silence() error {
+// policy is removed. It returns the stored member.
+func (a *attachment) silence() (*policystate.Member, error) {
 	is, err := a.args.Host.Policies.Member(a.member.Key)
 	if err != nil || is == nil || is.Policy == "" && is.Former == "" {
-		return err
+		return is, err
 	}
 	_, err = a.args.Host.Kernel.SetDown(a.owner.Veth())
-	return err
+	return is, err
 }
 
 // Disconnect implements sdk.Disconnecter: no policy may take the address for that of the

@@ -95,7 +95,7 @@ func populate(store *policystate.Store, p *policystate.Policy, wanted *ruleset.P
 	return nil
 }
 
-// sweep removes the policies that no attachment uses, and then members that are Gone.
+// sweep removes all policies that no attachment uses, and then members that are Gone.
 func sweep(ctx context.Context, host *sdk.Host, gone ...string) error {
 	s, err := host.Policies.Exclusive(ctx)
 	if err != nil {
@@ -106,7 +106,29 @@ func sweep(ctx context.Context, host *sdk.Host, gone ...string) error {
 		return err
 	}
 	unused, err := s.Unused()
-	errs := []error{err}
+	if err != nil {
+		return err
+	}
+	return removeUnused(ctx, host, s, unused, gone)
+}
+
+// sweepLeft is sweep of the policies that an attachment has left. Its time does not depend on the
+// number of others.
+func sweepLeft(ctx context.Context, host *sdk.Host, left []string, gone ...string) error {
+	s, err := host.Policies.Exclusive(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.Unlock()
+	unused, err := s.UnusedOf(left)
+	if err != nil {
+		return err
+	}
+	return removeUnused(ctx, host, s, unused, gone)
+}
+
+func removeUnused(ctx context.Context, host *sdk.Host, s *policystate.Session, unused []*policystate.Policy, gone []string) error {
+	var errs []error
 	for _, p := range unused {
 		errs = append(errs, remove(ctx, host, s, p))
 	}

@@ -156,6 +156,12 @@ func (s *Session) Unused() ([]*Policy, error) {
 	if err != nil {
 		return nil, err
 	}
+	return s.UnusedOf(ids)
+}
+
+// UnusedOf returns those of the policies that exist and have no users. The store is locked
+// exclusively.
+func (s *Session) UnusedOf(ids []string) ([]*Policy, error) {
 	var unused []*Policy
 	for _, id := range ids {
 		if err := rmdir(s.users(id)); err != nil { // its process died after its last user left
@@ -170,7 +176,9 @@ func (s *Session) Unused() ([]*Policy, error) {
 		if err != nil {
 			return nil, err
 		}
-		unused = append(unused, p)
+		if p != nil {
+			unused = append(unused, p)
+		}
 	}
 	return unused, nil
 }
