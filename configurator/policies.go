@@ -1,10 +1,12 @@
 package configurator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/state/policystate"
 )
 
 // sweepPolicies removes the attachments in the store of policies that no record has, for example
@@ -22,33 +24,40 @@ func (c *Configurator) sweepPolicies(ctx context.Context) error {
 	if len(members)+len(policies) == 0 {
 		return c.native.CollectLostPolicies(ctx)
 	}
-	records, err := c.store.List() // after the members: a record is older than its member
+	recorded, err := c.containers() // after the members: a record is older than its member
 	if err != nil {
 		return err
-	}
-	recorded := map[string]bool{}
-	for _, r := range records {
-		recorded[r.Container()] = true
 	}
 	var errs []error
 	for _, m := range members {
 		if !recorded[m.Owner.ID] {
-			errs = append(errs, c.sweepMember(ctx, m.Owner))
+			errs = append(errs, c.sweepMember(ctx, m))
 		}
 	}
 	errs = append(errs, c.native.CollectPolicies(ctx, func(names.Owner) bool { return false }))
 	return errors.Join(append(errs, c.native.CollectLostPolicies(ctx))...)
 }
 
-// sweepMember removes one attachment, unless its ID is set up meanwhile.
-func (c *Configurator) sweepMember(ctx context.Context, owner names.Owner) error {
-	unlock, err := c.lock(ctx, owner.ID)
+// containers returns the container IDs of all records.
+func (c *Configurator) containers() (map[string]bool, error) {
+	records, err := c.store.List()
+	ids := map[string]bool{}
+	for _, r := range records {
+		ids[r.Container()] = true
+	}
+	return ids, err
+}
+
+// sweepMember removes one attachment, unless its allocation is set up meanwhile. The ID of its
+// container may be another one than that of the allocation.
+func (c *Configurator) sweepMember(ctx context.Context, m *policystate.Member) error {
+	unlock, err := c.lock(ctx, cmp.Or(m.Allocation, m.Owner.ID))
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if c.hasRecord(owner.ID) {
-		return nil
+	if recorded, err := c.containers(); err != nil || recorded[m.Owner.ID] {
+		return err
 	}
-	return c.native.CollectPolicies(ctx, func(o names.Owner) bool { return o == owner })
+	return c.native.CollectPolicies(ctx, func(o names.Owner) bool { return o == m.Owner })
 }

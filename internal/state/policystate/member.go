@@ -83,7 +83,7 @@ func (s *Session) Retire(m *Member) error {
 	if err := s.unmarkLabels(m); err != nil {
 		return err
 	}
-	return write(s.member(m.Key), &Member{Owner: m.Owner, Policy: m.Policy, Former: m.Former, Gone: true})
+	return write(s.member(m.Key), &Member{Owner: m.Owner, Allocation: m.Allocation, Policy: m.Policy, Former: m.Former, Gone: true})
 }
 
 // DeleteMember removes a member. The file with its labels goes last, so that an interrupted
