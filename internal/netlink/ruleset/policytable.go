@@ -68,7 +68,7 @@ func newPolicyTable(family byte) *table {
 	p.denied.shared, p.denied.counters = true, true
 	p.denied.size, p.denied.timeout = deniedSize, deniedTimeout
 	t.policy = p
-	t.chains = onceChainsOf(t, t.policyChains)
+	t.chains = onceChains(t, t.policyChains)
 	return t
 }
 
