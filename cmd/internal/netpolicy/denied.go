@@ -27,6 +27,15 @@ type Reader struct {
 	}
 }
 
+// OpenRules opens the connection for the counters of policies; nil if the kernel has no nftables.
+func OpenRules() (*ruleset.Ruleset, error) {
+	r, err := ruleset.Open()
+	if netfilter.IsUnsupported(err) {
+		return nil, nil
+	}
+	return r, err
+}
+
 // maxFlows is the maximum number of flows in one HostDenials.
 const maxFlows = 1024
 
