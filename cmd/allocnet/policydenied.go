@@ -16,7 +16,7 @@ func newPolicyDenied(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "denied [ID]",
 		Short: "List the flows that network policies have denied",
-		Long: `List the flows of which network policies have dropped packets within the last five
+		Long: `List the flows whose packets network policies have dropped within the last five
 minutes, of one or all allocations, those with the most packets first, with the rule that
 denies each of them now. The daemon publishes them as events as well. Nothing is changed.`,
 		Example: `  allocnet policy denied

@@ -133,9 +133,9 @@ type Follower struct {
 	seen map[ruleset.Denial]ruleset.Count // by the flow; nil before the first look
 }
 
-// Look returns the flows of which packets were dropped since the last look, with these
-// packets, those with the most first, and how many flows and packets it left out. The first
-// look returns none. nil means that there were none.
+// Look returns the flows whose packets were dropped since the last look, with the number of
+// these packets, those with the most first, and how many flows and packets it left out. The
+// first look returns none. nil means that there were none.
 func (f *Follower) Look(ctx context.Context) (*client.Denied, error) {
 	all, err := f.read(ctx)
 	if err != nil {

@@ -21,7 +21,7 @@ type Port struct {
 	Hooked bool // see Veth.Hooked
 }
 
-// hookedGroups is the group_fwd_mask of a port of which all frames pass the bridge's hooks.
+// hookedGroups is the group_fwd_mask with which all frames of a port pass the bridge's hooks.
 // Those to the multicast MACs that bridges do not forward (01:80:c2:00:00:00 to 0f, IEEE
 // 802.1Q, 8.6.3) do not pass the hook prerouting otherwise: the bridge learns their sources,
 // and gives them to the host as if the port were an interface of its own. The kernel has no

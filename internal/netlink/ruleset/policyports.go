@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Policies on a bridge apply to the addresses of an allocation. Packets to and from other addresses
-// would pass them: link-local addresses, which the kernel gives every link, and those of groups of
-// receivers. So ports of attachments with a policy pass neither, except for what finds neighbours.
+// Policies on a bridge apply to the addresses of an allocation, so they do not apply to packets from
+// and to its link-local address, which the kernel gives every link, and to multicast and broadcast.
+// Ports of attachments with a policy drop these packets, except for those of neighbour discovery.
 
 // chainPoliced is the chain for packets from and to such a port.
 const chainPoliced = "policed"
