@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// HostDenials are the flows of which the network policies of a host have dropped packets within
-// the last five minutes.
+// HostDenials are the flows whose packets the network policies of a host have dropped within the
+// last five minutes.
 type HostDenials struct {
 	Time time.Time `json:"time"` // of the reading
 	// Flows are those with the most packets first.
@@ -18,7 +18,7 @@ type HostDenials struct {
 	Problems []string `json:"problems"`
 }
 
-// DeniedFlow is a flow of which a network policy of an allocation has dropped packets.
+// DeniedFlow is a flow whose packets a network policy of an allocation has dropped.
 type DeniedFlow struct {
 	ID        string `json:"id"`        // of the allocation whose policy it was
 	Direction string `json:"direction"` // ingress or egress, seen from the allocation

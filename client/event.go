@@ -100,7 +100,7 @@ type Heal struct {
 	BackOff float64 `json:"backOff,omitempty"`
 }
 
-// Denied reports flows of which network policies have dropped packets since the daemon looked
+// Denied reports flows whose packets network policies have dropped since the daemon looked
 // last. The daemon looks for them while a client reads its events.
 type Denied struct {
 	// Flows are those with the most packets: at most 32, and at most 8 of one allocation. Their

@@ -123,7 +123,7 @@ func validateNames(a *Allocation, bad func(string, ...any)) {
 const maxScope = 256
 
 // ownCapabilities lists the capabilities for which Allocation has fields.
-var ownCapabilities = []string{portmap.Capability, "dns", "bandwidth", "ips", "ipRanges", "mac", "cgroupPath", policyplugin.Capability}
+var ownCapabilities = []string{portmap.Capability, "dns", bandwidth, "ips", "ipRanges", "mac", "cgroupPath", policyplugin.Capability}
 
 func validateRanges(sets [][]IPRange, bad func(string, ...any)) {
 	for i, set := range sets {
@@ -173,7 +173,7 @@ func capabilityArgs(a *Allocation, ports []portmap.Mapping) (map[string]json.Raw
 		given["dns"] = a.DNS
 	}
 	if a.Bandwidth != nil {
-		given["bandwidth"] = a.Bandwidth
+		given[bandwidth] = a.Bandwidth
 	}
 	if len(a.IPs) > 0 {
 		given["ips"] = a.IPs

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/engine/native"
 	"github.com/allocnet/allocnet/internal/state/record"
 )
@@ -89,7 +90,7 @@ func (p *plan) limitedTo(limits Bandwidth) (*plan, error) {
 	r := *p.Record
 	r.Attachments = slices.Clone(p.Attachments) // they get other results
 	if limits == (Bandwidth{}) {
-		r.Unserved = slices.DeleteFunc(slices.Clone(p.Unserved), func(name string) bool { return name == bandwidth })
+		r.Unserved = without(p.Unserved, bandwidth)
 	}
 	var err error
 	r.Capabilities, err = withLimits(p.Capabilities, limits)
@@ -99,13 +100,7 @@ func (p *plan) limitedTo(limits Bandwidth) (*plan, error) {
 // limit gives an allocation the limits of its plan, and the plan the results that ADD would have
 // had with them.
 func (c *Configurator) limit(ctx context.Context, p *plan) error {
-	return c.step(ctx, StepLimit, p.Record, func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
-		defer cancel()
-		request, err := c.request(p)
-		if err != nil {
-			return err
-		}
+	return c.apply(ctx, StepLimit, p, func(ctx context.Context, request *engine.Request) error {
 		results, err := c.native.Limit(ctx, request)
 		if err != nil {
 			return err

@@ -45,7 +45,7 @@ func (p *plan) unserved() []string {
 // withoutPolicies returns the networks of a plan that do not enforce a policy. A policy that only
 // some of an allocation's networks enforce could be evaded through the others.
 func (p *plan) withoutPolicies(wanted *policy.Policy) []string {
-	if wanted == nil || len(wanted.Presets) == 0 && wanted.Ingress == nil && wanted.Egress == nil {
+	if policyOrNil(wanted) == nil {
 		return nil
 	}
 	var names []string
@@ -103,15 +103,16 @@ func (c *Configurator) requireServed(p *plan) error {
 		if slices.Equal(names, []string{policyplugin.Capability}) {
 			return p.requirePolicies(p.Policy)
 		}
-		e := &UnservedError{ID: p.ID, Capabilities: names}
-		for _, a := range p.Attachments {
-			e.Networks = append(e.Networks, a.Network)
-		}
-		return e
+		return p.unservedError(names...)
 	}
 	c.cfg.Logger.Warn("no plugin of the networks declares capabilities that the allocation requests; they have no effect",
 		"alloc", p.ID, "capabilities", names)
 	return nil
+}
+
+// without returns the names of capabilities without one of them.
+func without(names []string, name string) []string {
+	return slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == name })
 }
 
 // noteUnserved records the requested capabilities that no plugin declares. If

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/engine/native"
 	"github.com/allocnet/allocnet/internal/names"
 	policyplugin "github.com/allocnet/allocnet/internal/plugins/policy"
@@ -27,18 +28,18 @@ import (
 // without a limit, and packets that wait are not lost. On several networks, they change one
 // after the other.
 //
-// Labels change with the ports and limits, or alone. They are part of the record only, so
-// allocations of the exec engine can change them, too.
+// Labels change with the ports and limits, or alone. Without network policies they are part of
+// the record only, so allocations of the exec engine can change them, too. In networks with the
+// plugin policy, the policies of other allocations select by the new labels from then on.
 //
 // For a port without a number (Value 0), Update picks a free one, as Setup does. Repeated, it
 // publishes another one; a Change with the Revision from before is refused then.
 //
 // The policy of the change replaces that of the allocation, in one step: a packet meets either of
-// them. Tracked connections that are denied from then on end. Labels change in the policies of other
-// allocations as well.
+// them. Tracked connections that the policy or the labels deny from then on end.
 //
-// A later Setup of the ID must request the ports, labels and bandwidth that the allocation has
-// then, else it returns ErrDifferent.
+// A later Setup of the ID must request the ports, labels, bandwidth and policy that the
+// allocation has then, else it returns ErrDifferent.
 //
 // A change of ports needs the native plugin portmap with its own backend, and one of bandwidth
 // the native plugin bandwidth without limits in its configuration; otherwise Update returns
@@ -74,23 +75,22 @@ func (c *Configurator) updatePicked(ctx context.Context, change Change, k *picke
 
 func (c *Configurator) update(ctx context.Context, id string, change Change) (*Status, error) {
 	return c.change(ctx, id, change.Revision, "", func(p *plan) (*Status, error) {
-		target, err := c.aimOf(p.Record, change)
+		target, err := c.aimOf(p, change)
 		switch {
 		case err != nil:
 			return nil, err
-		case len(p.withoutPolicies(target.Policy)) > 0:
-			return nil, p.requirePolicies(target.Policy)
-		case p.enforces(target) || !target.KeepsPorts || target.Bandwidth != nil:
+		case target.Enforce || !target.KeepsPorts || target.Bandwidth != nil:
 			return c.aim(ctx, p, target)
-		case !maps.Equal(target.Labels, p.Labels):
-			return c.label(ctx, p, target.Labels)
+		case !p.hasLabelsAndPolicy(target):
+			return c.recordLabelsAndPolicy(ctx, p, target)
 		}
 		return statusOf(p.Record)
 	})
 }
 
 // aimOf returns what an allocation has after a change.
-func (c *Configurator) aimOf(r *record.Record, change Change) (*record.Aim, error) {
+func (c *Configurator) aimOf(p *plan, change Change) (*record.Aim, error) {
+	r := p.Record
 	ports, err := c.portsAfter(r, change)
 	if err != nil {
 		return nil, err
@@ -104,31 +104,42 @@ func (c *Configurator) aimOf(r *record.Record, change Change) (*record.Aim, erro
 		if err := change.Policy.Validate(); err != nil {
 			return nil, fmt.Errorf("%w: policy: %w", ErrInvalidAllocation, err)
 		}
+		if err := p.requirePolicies(aim.Policy); err != nil {
+			return nil, err
+		}
 	}
 	if aim.Labels, err = names.ChangeLabels(r.Labels, change.Labels); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidAllocation, err)
 	}
+	aim.Enforce = !p.hasLabelsAndPolicy(aim) && p.declares(policyplugin.Capability)
 	aim.Bandwidth, err = limitsAfter(r, change)
 	return aim, err
 }
 
-// enforces sets and returns Enforce of an aim.
-func (p *plan) enforces(target *record.Aim) bool {
-	same := maps.Equal(target.Labels, p.Labels) && sameJSON(target.Policy, p.Policy)
-	target.Enforce = !same && p.declares(policyplugin.Capability)
-	return target.Enforce
+// hasLabelsAndPolicy reports whether an allocation has the labels and the policy of an aim.
+func (p *plan) hasLabelsAndPolicy(aim *record.Aim) bool {
+	return maps.Equal(aim.Labels, p.Labels) && sameJSON(aim.Policy, p.Policy)
 }
 
-// label records other labels of an allocation in networks that do not enforce policies. The kernel
-// does not know them.
-func (c *Configurator) label(ctx context.Context, p *plan, labels map[string]string) (*Status, error) {
+// recordLabelsAndPolicy changes only the record: the networks of the allocation do not enforce
+// policies, so the kernel knows neither its labels nor a policy, which the change can only remove.
+func (c *Configurator) recordLabelsAndPolicy(ctx context.Context, p *plan, target *record.Aim) (*Status, error) {
 	done := *p.Record
-	done.Labels, done.Updated = labels, c.now()
+	setLabelsAndPolicy(&done, target)
+	done.Updated = c.now()
 	done.Revision++
 	if err := c.step(ctx, StepRecord, &done, func(context.Context) error { return c.put(&done) }); err != nil {
 		return nil, err
 	}
 	return statusOf(&done)
+}
+
+// setLabelsAndPolicy gives a record the labels and the policy of an aim.
+func setLabelsAndPolicy(r *record.Record, aim *record.Aim) {
+	r.Labels, r.Policy = aim.Labels, aim.Policy
+	if r.Policy == nil {
+		r.Unserved = without(r.Unserved, policyplugin.Capability)
+	}
 }
 
 // change calls act with the plan of an allocation that is set up and has the revision, or any
@@ -238,8 +249,8 @@ func publication(ports []portmap.Mapping) *record.Aim {
 	return p
 }
 
-// aim changes the host ports, limits and labels of an allocation: it records the intent, with the
-// ports from before and after, changes what the kernel has, and records the result.
+// aim changes the host ports, limits, policy and labels of an allocation: it records the intent,
+// with the ports from before and after, changes what the kernel has, and records the result.
 func (c *Configurator) aim(ctx context.Context, p *plan, target *record.Aim) (*Status, error) {
 	before, err := p.aimBefore(target)
 	if err != nil {
@@ -329,9 +340,9 @@ func (c *Configurator) dropUpdate(r *record.Record) error {
 	return c.store.EndUpdate(r, reserved)
 }
 
-// unservedError reports that no plugin of the plan declares a capability.
-func (p *plan) unservedError(capability string) error {
-	e := &UnservedError{ID: p.ID, Capabilities: []string{capability}}
+// unservedError reports that no plugin of the plan declares capabilities.
+func (p *plan) unservedError(capabilities ...string) error {
+	e := &UnservedError{ID: p.ID, Capabilities: capabilities}
 	for _, a := range p.Attachments {
 		e.Networks = append(e.Networks, a.Network)
 	}
@@ -370,9 +381,9 @@ func withPorts(capabilities map[string]json.RawMessage, ports []portmap.Mapping)
 	return all, err
 }
 
-// carryOut gives an allocation the host ports, limits and labels at which its recorded update
-// aims, and records that it has them. The caller holds the locks of the allocation and its
-// networks.
+// carryOut gives an allocation the host ports, limits, policy and labels at which its recorded
+// update aims, and records that it has them. The caller holds the locks of the allocation and
+// its networks.
 func (c *Configurator) carryOut(ctx context.Context, p *plan) (*record.Record, error) {
 	after, err := p.after(p.Update)
 	if err != nil {
@@ -399,7 +410,8 @@ func (c *Configurator) carryOut(ctx context.Context, p *plan) (*record.Record, e
 // those from before.
 func (p *plan) after(aim *record.Aim) (*plan, error) {
 	done := *p.Record
-	done.Ports, done.RequestedPorts, done.Labels, done.Policy, done.Update = aim.Ports, aim.Requested, aim.Labels, aim.Policy, nil
+	done.Ports, done.RequestedPorts, done.Update = aim.Ports, aim.Requested, nil
+	setLabelsAndPolicy(&done, aim)
 	done.Revision++
 	if !aim.KeepsPorts {
 		var err error
@@ -414,28 +426,27 @@ func (p *plan) after(aim *record.Aim) (*plan, error) {
 	return after.limitedTo(*aim.Bandwidth)
 }
 
-// enforce makes the policy and the labels of a plan active.
-func (c *Configurator) enforce(ctx context.Context, after *plan) error {
-	return c.step(ctx, StepEnforce, after.Record, func(ctx context.Context) error {
+// apply runs a step of an update with the request of a plan, in Config.Timeout.
+func (c *Configurator) apply(ctx context.Context, step string, p *plan, act func(context.Context, *engine.Request) error) error {
+	return c.step(ctx, step, p.Record, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 		defer cancel()
-		request, err := c.request(after)
+		request, err := c.request(p)
 		if err != nil {
 			return err
 		}
-		return c.native.Enforce(ctx, request)
+		return act(ctx, request)
 	})
+}
+
+// enforce makes the policy and the labels of a plan active.
+func (c *Configurator) enforce(ctx context.Context, after *plan) error {
+	return c.apply(ctx, StepEnforce, after, c.native.Enforce)
 }
 
 // publish changes the host ports in the kernel from those of one plan to those of another.
 func (c *Configurator) publish(ctx context.Context, before, after *plan) error {
-	return c.step(ctx, StepPublish, after.Record, func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
-		defer cancel()
-		request, err := c.request(after)
-		if err != nil {
-			return err
-		}
+	return c.apply(ctx, StepPublish, after, func(ctx context.Context, request *engine.Request) error {
 		if !c.runsInProcess(after) {
 			if err := c.allowForwarding(ctx, after); err != nil {
 				return err

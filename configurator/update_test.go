@@ -13,6 +13,7 @@ import (
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/policy"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -258,4 +259,29 @@ func TestUpdateOfSlot(t *testing.T) {
 		h.settle()
 		require.Empty(t, published(t))
 	}
+}
+
+// TestUpdatePolicyUnserved: a policy that no plugin enforces does not prevent other changes, and can
+// be dropped, but not replaced.
+func TestUpdatePolicyUnserved(t *testing.T) {
+	h, _ := nativeHost(t, "1.0.0")
+	h.cfg.AllowUnserved = true
+	a := h.alloc("a")
+	a.Policy = &policy.Policy{Presets: []policy.Preset{policy.Isolated}}
+	s, err := h.Setup(t.Context(), a)
+	require.NoError(t, err)
+	require.Equal(t, []string{"policy"}, s.Unserved)
+	tier := "front"
+	_, err = h.Update(t.Context(), a.ID, Change{Labels: map[string]*string{"tier": &tier}})
+	require.NoError(t, err)
+	_, err = h.Update(t.Context(), a.ID, Change{Policy: &policy.Policy{Presets: []policy.Preset{policy.EgressOnly}}})
+	require.ErrorIs(t, err, ErrUnserved)
+	s, err = h.Update(t.Context(), a.ID, Change{Policy: &policy.Policy{}})
+	require.NoError(t, err)
+	require.Empty(t, s.Unserved)
+	r, err := h.Get(t.Context(), a.ID)
+	require.NoError(t, err)
+	require.Nil(t, r.Policy)
+	require.Equal(t, map[string]string{"tier": "front"}, r.Labels)
+	require.NoError(t, h.Teardown(t.Context(), a))
 }

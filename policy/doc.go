@@ -45,7 +45,7 @@
 // egress-only, and a preset's rules give way to own rules with more specific peers.
 //
 // Decide is the definition of all this. Steps lists the rules so that the first one that
-// matches has the same decision, as in a packet filter. Canonical is what a content hash is made of.
+// matches has the same decision, as in a packet filter. Canonical is the input of a content hash.
 // ParsePeer, ParseService and the String methods convert peers and services from and to
 // their notation on a command line.
 //

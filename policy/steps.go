@@ -31,25 +31,20 @@ type Step struct {
 // Steps returns the rules of a direction in the order in which they decide, and the verdict on
 // packets that none of them matches. It is Decide in another form.
 func (p *Policy) Steps(t Traffic) (steps []Step, fallback Verdict) {
-	type ranked struct {
-		Step
-		rank int
-	}
-	var list []ranked
+	var list []rankedStep
 	for _, r := range p.sources(t) {
-		for _, peer := range r.steps() {
-			peer.Rule, peer.Verdict = r.name, r.action()
+		for _, one := range r.steps() {
+			one.Rule, one.Verdict, one.rank = r.name, r.action(), 2*one.rank
 			for _, s := range r.spans() {
-				one := peer.Step
 				one.Protocol, one.Ports, one.First, one.Last = s.proto, s.ports, s.first, s.last
-				list = append(list, ranked{one, 2 * peer.rank})
+				list = append(list, one)
 			}
 		}
 	}
 	if t == Ingress { // right after the rules that name the host
-		list = append(list, ranked{Step{Rule: byHost, Verdict: Allow, Host: true}, 2*rankHost - 1})
+		list = append(list, rankedStep{Step{Rule: byHost, Verdict: Allow, Host: true}, 2*rankHost - 1})
 	}
-	slices.SortStableFunc(list, func(a, b ranked) int {
+	slices.SortStableFunc(list, func(a, b rankedStep) int {
 		return cmp.Or(cmp.Compare(b.rank, a.rank), cmp.Compare(denyFirst(a.Verdict), denyFirst(b.Verdict)))
 	})
 	for i := range list {
@@ -86,13 +81,13 @@ func denyFirst(v Verdict) int {
 	return 1
 }
 
-// rankedStep is a Step without a service, and its rank.
+// rankedStep is a Step and its rank.
 type rankedStep struct {
 	Step
 	rank int
 }
 
-// steps returns the peers of a rule. CIDRs of one length are one Step.
+// steps returns the peers of a rule as Steps without a service. CIDRs of one length are one Step.
 func (r *Rule) steps() []rankedStep {
 	if len(r.Peers) == 0 {
 		return []rankedStep{{Step{}, rankEveryone}}

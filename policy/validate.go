@@ -92,7 +92,7 @@ func (d *Direction) validate() error {
 }
 
 func (r *Rule) validate() error {
-	if names.ValidateLabels(map[string]string{"name": r.Name}) != nil {
+	if names.ValidateLabelValue("name", r.Name) != nil {
 		return strictjson.At("name", fmt.Errorf("%.64q must be at most 63 letters, digits, '-', '_' and '.', and begin and end with a letter or digit", r.Name))
 	}
 	if err := strictjson.At("action", r.Action.validate()); err != nil {
@@ -197,7 +197,7 @@ func (r Requirement) validate() error {
 		return strictjson.At("operator", fmt.Errorf("%.64q is not In, NotIn, Exists or DoesNotExist", r.Operator))
 	}
 	for i, value := range r.Values {
-		if err := at("values", i, names.ValidateLabels(map[string]string{r.Key: value})); err != nil {
+		if err := at("values", i, names.ValidateLabelValue(r.Key, value)); err != nil {
 			return err
 		}
 	}

@@ -10,15 +10,13 @@ import (
 
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/cmd/internal/netpolicy"
-	"github.com/allocnet/allocnet/internal/netlink/netfilter"
-	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 )
 
 func newPolicyDenied(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "denied [ID]",
 		Short: "List the flows that network policies have denied",
-		Long: `List the flows of which network policies have dropped packets within the last five
+		Long: `List the flows whose packets network policies have dropped within the last five
 minutes, of one or all allocations, those with the most packets first, with the rule that
 denies each of them now. The daemon publishes them as events as well. Nothing is changed.`,
 		Example: `  allocnet policy denied
@@ -27,15 +25,6 @@ denies each of them now. The daemon publishes them as events as well. Nothing is
 		ValidArgsFunction: a.completeIDs,
 		RunE:              func(c *cobra.Command, args []string) error { return a.denied(c.Context(), args) },
 	}
-}
-
-// openRules opens allocnet's tables; nil if the kernel has no nftables.
-func openRules() (*ruleset.Ruleset, error) {
-	r, err := ruleset.Open()
-	if netfilter.IsUnsupported(err) {
-		return nil, nil
-	}
-	return r, err
 }
 
 // denied prints the flows that policies have dropped, of the allocation in args or of all.
@@ -78,7 +67,7 @@ func (a *app) readDenied(ctx context.Context) (*client.HostDenials, error) {
 	if err != nil {
 		return nil, err
 	}
-	rules, err := openRules()
+	rules, err := netpolicy.OpenRules()
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/allocnet/allocnet/client"
+	"github.com/allocnet/allocnet/cmd/internal/netpolicy"
 	"github.com/allocnet/allocnet/cmd/internal/traffic"
 	"github.com/allocnet/allocnet/internal/netlink/conntrack"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
@@ -99,7 +100,7 @@ func (a *app) trafficReader() (read readTraffic, done func(), err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	rules, err := openRules()
+	rules, err := netpolicy.OpenRules()
 	if err != nil {
 		return nil, nil, err
 	}

@@ -23,15 +23,6 @@ func (h *host) denialReader() *netpolicy.Reader {
 	return r
 }
 
-// openRules opens the connection for the counters of policies; nil if the kernel has no nftables.
-func openRules() (*ruleset.Ruleset, error) {
-	r, err := ruleset.Open()
-	if netfilter.IsUnsupported(err) {
-		return nil, nil
-	}
-	return r, err
-}
-
 // droppedTime bounds the reading of the counters for the metrics.
 const droppedTime = 10 * time.Second
 

@@ -17,6 +17,7 @@ import (
 	"github.com/allocnet/allocnet/cmd/internal/dropin"
 	"github.com/allocnet/allocnet/cmd/internal/exporter"
 	"github.com/allocnet/allocnet/cmd/internal/hoststatus"
+	"github.com/allocnet/allocnet/cmd/internal/netpolicy"
 	"github.com/allocnet/allocnet/cmd/internal/server/settings"
 	"github.com/allocnet/allocnet/cmd/internal/telemetry"
 	"github.com/allocnet/allocnet/configurator"
@@ -69,7 +70,7 @@ func newHost(source settings.Source, s settings.Settings, logger hclog.Logger) (
 	// The default directory also holds the cached results of other runtimes.
 	libcni.CacheDir = filepath.Join(s.StateDir, "cni-cache")
 	h = &host{source: source, started: time.Now(), logger: logger, manager: newSupervisor(), links: rtnl.OpenHost(), conns: conntrack.New(), reconciled: make(chan struct{}), dropin: dropin.New(logger.Named("plugins"))}
-	if h.rules, err = openRules(); err != nil {
+	if h.rules, err = netpolicy.OpenRules(); err != nil {
 		return nil, err
 	}
 	if h.telemetry, err = h.newTelemetry(&s); err != nil {

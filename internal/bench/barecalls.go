@@ -15,7 +15,7 @@ const callsName = "bare take, all calls"
 // bareCalls makes every system call that a Setup from a pool makes for its promises, without
 // the work between them: the minimum of a take that takes locks, sees changes of the
 // configuration and of the host, reserves the host port, and looks for listeners and for
-// clients from before. Nothing is compared with anything.
+// clients from before. It compares nothing.
 type bareCalls struct {
 	*bareTaker
 	lock    int           // descriptor of a file whose byte ranges are the locks

@@ -28,3 +28,7 @@ const (
 	LinkGroups = ^uint32(0xffff)
 	PortGroups = ^uint32(removalBits | portBit)
 )
+
+// IsGuarded reports whether a group is one of the above, or of links that are being removed. The
+// guard of routed links holds for all of them.
+func IsGuarded(group uint32) bool { return group&LinkGroups == GuardedGroup&LinkGroups }

@@ -44,9 +44,17 @@ func ValidateLabels(labels map[string]string) error {
 		if err := ValidateLabelKey(key); err != nil {
 			return err
 		}
-		if v := labels[key]; v != "" && !labelName.MatchString(v) {
-			return fmt.Errorf("label %q: the value %.64q must be empty, or at most 63 letters, digits, '-', '_' and '.', and begin and end with a letter or digit", key, v)
+		if err := ValidateLabelValue(key, labels[key]); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// ValidateLabelValue checks the value of the label with a key, which only the error names.
+func ValidateLabelValue(key, value string) error {
+	if value != "" && !labelName.MatchString(value) {
+		return fmt.Errorf("label %q: the value %.64q must be empty, or at most 63 letters, digits, '-', '_' and '.', and begin and end with a letter or digit", key, value)
 	}
 	return nil
 }

@@ -28,7 +28,7 @@
 //   - A pod that no document selects is open in both directions. A document that selects it
 //     isolates it in the directions of policyTypes. Without policyTypes these are Ingress, and
 //     Egress if there is an egress rule.
-//   - Several documents add up: allowed is what a rule of any of them allows.
+//   - Several documents add up: traffic is allowed if a rule of any of them allows it.
 //   - A rule without from, to or ports, or with an empty list, is about every peer or
 //     everything. An empty podSelector selects all pods of its namespace, an empty
 //     namespaceSelector all namespaces.

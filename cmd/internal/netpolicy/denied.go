@@ -27,6 +27,15 @@ type Reader struct {
 	}
 }
 
+// OpenRules opens the connection for the counters of policies; nil if the kernel has no nftables.
+func OpenRules() (*ruleset.Ruleset, error) {
+	r, err := ruleset.Open()
+	if netfilter.IsUnsupported(err) {
+		return nil, nil
+	}
+	return r, err
+}
+
 // maxFlows is the maximum number of flows in one HostDenials.
 const maxFlows = 1024
 
@@ -124,9 +133,9 @@ type Follower struct {
 	seen map[ruleset.Denial]ruleset.Count // by the flow; nil before the first look
 }
 
-// Look returns the flows of which packets were dropped since the last look, with these
-// packets, those with the most first, and how many flows and packets it left out. The first
-// look returns none. nil means that there were none.
+// Look returns the flows whose packets were dropped since the last look, with the number of
+// these packets, those with the most first, and how many flows and packets it left out. The
+// first look returns none. nil means that there were none.
 func (f *Follower) Look(ctx context.Context) (*client.Denied, error) {
 	all, err := f.read(ctx)
 	if err != nil {

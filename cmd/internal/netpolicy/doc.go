@@ -1,4 +1,4 @@
-// Package netpolicy shows network policies to people: what a policy means, which rule of
-// which policy decides on a flow between two ends, and the flows that policies have dropped.
-// Package policy defines the decisions.
+// Package netpolicy describes network policies for the commands and the daemon: the rules of a
+// policy as text, the rules that decide on a flow between two addresses, and the flows that
+// policies have dropped. Package policy defines the decisions.
 package netpolicy

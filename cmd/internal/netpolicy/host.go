@@ -3,10 +3,10 @@ package netpolicy
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/netip"
 
 	"github.com/allocnet/allocnet"
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/policy"
 )
 
@@ -29,23 +29,16 @@ type end struct {
 // of this process. Without the configuration of a network, which the daemon gives only to
 // root, the network counts as one without a policy of its own.
 func New(records []allocnet.Record) (*Host, error) {
-	h := &Host{ends: map[netip.Addr]*end{}, local: map[netip.Addr]bool{}}
+	h := &Host{ends: map[netip.Addr]*end{}}
 	known := map[string]network{}
 	for i := range records {
 		if err := h.add(&records[i], known); err != nil {
 			return nil, err
 		}
 	}
-	addresses, err := net.InterfaceAddrs()
-	if err != nil {
-		return nil, fmt.Errorf("list the addresses of the host: %w", err)
-	}
-	for _, a := range addresses {
-		if p, err := netip.ParsePrefix(a.String()); err == nil {
-			h.local[p.Addr().Unmap()] = true
-		}
-	}
-	return h, nil
+	var err error
+	h.local, err = rtnl.HostAddresses()
+	return h, err
 }
 
 // network is what a configuration list says about policies.

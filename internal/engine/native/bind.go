@@ -44,8 +44,9 @@ func (e *Engine) CanPrepare(n *conflist.Network) error {
 }
 
 // Prepared describes a container after its ADD, whose results the request has, and does
-// ahead what Bind can leave out then: see sdk.Preparer. It returns an error if the container has rules outside of allocnet's tables: Bind does not notice
-// when another program removes them.
+// ahead what Bind can leave out then: see sdk.Preparer. It returns an error if the
+// container has rules outside of allocnet's tables: Bind does not notice when another
+// program removes them.
 func (e *Engine) Prepared(ctx context.Context, r *engine.Request) (*Prepared, error) {
 	exec, err := e.exec(r)
 	if err != nil {

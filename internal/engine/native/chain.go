@@ -27,8 +27,8 @@ type chain struct {
 	capabilities map[string]json.RawMessage
 	index        int // of the attachment
 	common       sdk.CmdArgs
-	// others returns, given the result of the chain in ADD, the attachments of the container
-	// so far, the last of which is that of the chain.
+	// others returns the attachments of the container so far. The last one is that of the
+	// chain, with the given result of its ADD.
 	others func(*types100.Result) ([]attached, error)
 }
 

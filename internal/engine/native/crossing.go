@@ -33,27 +33,33 @@ func (e *Engine) attachments(ctx context.Context, exec *sdk.Exec, r *engine.Requ
 		return nil, nil
 	}
 	all := *r
-	all.Attachments = slices.Clone(r.Others)
+	all.Attachments = nil
+	add := func(a engine.Attachment) {
+		if a.Result != nil && !a.Loopback {
+			all.Attachments = append(all.Attachments, a)
+		}
+	}
+	for _, a := range r.Others {
+		add(a)
+	}
+	others := len(all.Attachments)
 	for i, a := range r.Attachments {
 		a.IfName = r.IfName(i)
 		if results != nil {
 			a.Result = results[i]
 		}
-		all.Attachments = append(all.Attachments, a)
+		add(a)
 	}
-	counts := func(a engine.Attachment) bool { return a.Result != nil && !a.Loopback }
-	all.Attachments = slices.DeleteFunc(all.Attachments, func(a engine.Attachment) bool { return !counts(a) })
 	if len(all.Attachments) < 2 {
 		return nil, nil
 	}
-	requested := len(slices.DeleteFunc(slices.Clone(r.Others), func(a engine.Attachment) bool { return !counts(a) }))
 	var list []attached
 	for i, a := range all.Attachments {
 		c := e.newChain(exec, &all, i)
 		if c.network.err != nil {
 			continue // its own operations report that
 		}
-		one := attached{requested: i >= requested, owner: names.Owner{Network: a.Network.Name, ID: r.ID, IfName: all.IfName(i), Instance: exec.Instance}}
+		one := attached{requested: i >= others, owner: names.Owner{Network: a.Network.Name, ID: r.ID, IfName: all.IfName(i), Instance: exec.Instance}}
 		one.addresses = sdk.Addresses(a.Result)
 		for j, p := range a.Network.List.Plugins {
 			w, err := exec.Wanted(ctx, p.Network.Type, c.args(j, a.Result))

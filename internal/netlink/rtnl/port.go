@@ -21,7 +21,7 @@ type Port struct {
 	Hooked bool // see Veth.Hooked
 }
 
-// hookedGroups is the group_fwd_mask of a port of which all frames pass the bridge's hooks.
+// hookedGroups is the group_fwd_mask with which all frames of a port pass the bridge's hooks.
 // Those to the multicast MACs that bridges do not forward (01:80:c2:00:00:00 to 0f, IEEE
 // 802.1Q, 8.6.3) do not pass the hook prerouting otherwise: the bridge learns their sources,
 // and gives them to the host as if the port were an interface of its own. The kernel has no
@@ -33,16 +33,27 @@ func putPort(r *sock.Requests, hairpin, isolated, hooked bool) {
 	if !hairpin && !isolated && !hooked {
 		return
 	}
+	putPortData(r, func() {
+		r.Uint8(nl.IFLA_BRPORT_MODE, flag(hairpin))
+		r.Uint8(nl.IFLA_BRPORT_ISOLATED, flag(isolated))
+		if hooked {
+			putHooked(r)
+		}
+	})
+}
+
+// putPortData appends the attributes that put appends as settings of a bridge port.
+func putPortData(r *sock.Requests, put func()) {
 	info := r.Nest(unix.IFLA_LINKINFO)
 	r.String(nl.IFLA_INFO_SLAVE_KIND, "bridge")
 	port := r.Nest(nl.IFLA_INFO_SLAVE_DATA)
-	r.Uint8(nl.IFLA_BRPORT_MODE, flag(hairpin))
-	r.Uint8(nl.IFLA_BRPORT_ISOLATED, flag(isolated))
-	if hooked {
-		r.Attribute(nl.IFLA_BRPORT_GROUP_FWD_MASK, binary.NativeEndian.AppendUint16(nil, hookedGroups))
-	}
+	put()
 	r.End(port)
 	r.End(info)
+}
+
+func putHooked(r *sock.Requests) {
+	r.Attribute(nl.IFLA_BRPORT_GROUP_FWD_MASK, binary.NativeEndian.AppendUint16(nil, hookedGroups))
 }
 
 // Port returns the state of a link of the host. IsNotFound reports whether the error
@@ -102,12 +113,7 @@ func (b *Batch) AttachPort(index, bridge int, hairpin, isolated bool) {
 func (b *Batch) HookPort(index int) {
 	r := b.begin("set group_fwd_mask of bridge port", unix.RTM_NEWLINK, 0)
 	putLink(r, index, 0)
-	info := r.Nest(unix.IFLA_LINKINFO)
-	r.String(nl.IFLA_INFO_SLAVE_KIND, "bridge")
-	port := r.Nest(nl.IFLA_INFO_SLAVE_DATA)
-	r.Attribute(nl.IFLA_BRPORT_GROUP_FWD_MASK, binary.NativeEndian.AppendUint16(nil, hookedGroups))
-	r.End(port)
-	r.End(info)
+	putPortData(r, func() { putHooked(r) })
 }
 
 // SetGroup puts a link into a group.

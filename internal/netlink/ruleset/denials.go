@@ -14,7 +14,7 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
-// Denial is a flow of which a policy has dropped packets.
+// Denial is a flow whose packets a policy has dropped.
 type Denial struct {
 	Ingress  bool       // the policy of the receiver has dropped them
 	Address  netip.Addr // of the allocation whose policy it was
@@ -27,8 +27,8 @@ type Denial struct {
 // Count is a number of packets and their size.
 type Count struct{ Packets, Bytes uint64 }
 
-// Denials returns the flows of which policies have dropped packets within the last five
-// minutes. There are at most 16,384 of each family, so it may lack some.
+// Denials returns the flows whose packets policies have dropped within the last five
+// minutes. The kernel lists at most 16,384 of each family, so some may be missing.
 func (r *Ruleset) Denials(ctx context.Context) ([]Denial, error) {
 	var list []Denial
 	for _, t := range policyTables {
@@ -144,7 +144,7 @@ func (r *Ruleset) dumpCounters(ctx context.Context, s *set, each func(*element, 
 			break
 		}
 	}
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINTR) { // what was interrupted lacks an element at most
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINTR) { // an interrupted dump lacks an element at most
 		return nil
 	}
 	return err

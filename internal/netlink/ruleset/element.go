@@ -292,6 +292,13 @@ func (e *element) everywhere() element {
 	return all
 }
 
+// linkName returns the name of a link as a key of a set has it.
+func linkName(name string) []byte {
+	key := make([]byte, unix.IFNAMSIZ)
+	copy(key, name)
+	return key
+}
+
 func (e *element) link() string { return strings.TrimRight(string(e.key[:unix.IFNAMSIZ]), "\x00") }
 
 // mapping returns the mapping of an element of the maps of host ports.

@@ -249,8 +249,7 @@ func (l *lister) guards(t *table, list []Guard) {
 		l.add(t.guarded, []byte(g.Bridge))
 	}
 	for _, g := range list {
-		name := make([]byte, unix.IFNAMSIZ)
-		copy(name, g.Bridge)
+		name := linkName(g.Bridge)
 		one := l.add(t.guards, name, name)
 		one.verdict = int32(expr.VerdictReturn)
 		if g.Isolated {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
@@ -32,14 +31,14 @@ type guard struct{ table, held *table }
 
 func newGuard(family byte) guard {
 	build := func(name string, flags uint32) *table {
-		t := &table{family: family, name: name, flags: flags, label: "table ip " + name, addrLen: 4, source: 12, destination: 16}
-		if family == unix.NFPROTO_IPV6 {
-			t.label, t.addrLen, t.source, t.destination = "table ip6 "+name, 16, 8, 24
-		}
-		t.chains = sync.OnceValue(func() []chain { return t.finish(t.guardChains()) })
-		if flags != 0 {
-			t.chains = sync.OnceValue(func() []chain { return t.finish(append(t.guardChains(), t.failClosed()...)) })
-		}
+		t, _ := tableNamed(name, family)
+		t.flags = flags
+		t.chains = onceChains(t, func() []chain {
+			if flags == 0 {
+				return t.guardChains()
+			}
+			return append(t.guardChains(), t.failClosed()...)
+		})
 		return t
 	}
 	return guard{build(names.GuardTable, 0), build(names.HeldGuardTable, ownedTable)}
@@ -62,8 +61,7 @@ const (
 // localOnly returns the chain that drops packets to and from 127.0.0.0/8 that arrive on
 // another link than lo. route_localnet would accept them.
 func (t *table) localOnly() chain {
-	lo := make([]byte, unix.IFNAMSIZ)
-	copy(lo, "lo")
+	lo := linkName("lo")
 	elsewhere := func(comment string, address uint32) rule {
 		return newRule(comment, &expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, unequal(lo), firstByte(address), equal([]byte{127}), drop())
 	}

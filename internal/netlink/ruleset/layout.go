@@ -118,7 +118,7 @@ func newTable(family byte) *table {
 	for _, s := range []*set{t.networks, t.exempt, t.guarded, t.guards, t.contacted, t.contactedPorts, t.contactedMissed} {
 		s.shared = true
 	}
-	t.chains = onceChains(t)
+	t.chains = onceChains(t, t.trafficChains)
 	return t
 }
 

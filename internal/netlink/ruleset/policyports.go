@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Policies on a bridge apply to the addresses of an allocation. Packets to and from other addresses
-// would pass them: link-local addresses, which the kernel gives every link, and those of groups of
-// receivers. So ports of attachments with a policy pass neither, except for what finds neighbours.
+// Policies on a bridge apply to the addresses of an allocation, so they do not apply to packets from
+// and to its link-local address, which the kernel gives every link, and to multicast and broadcast.
+// Ports of attachments with a policy drop these packets, except for those of neighbour discovery.
 
 // chainPoliced is the chain for packets from and to such a port.
 const chainPoliced = "policed"
@@ -49,15 +49,9 @@ func (t *table) policedChain() chain {
 	bits := func(at, length uint32, masked, value []byte) []expr.Any {
 		return []expr.Any{network(at, length, 0), mask(masked, make([]byte, length)), equal(value)}
 	}
-	group := []expr.Any{
-		&expr.Payload{Base: expr.PayloadBaseLLHeader, Offset: 0, Len: 1, DestRegister: 1}, mask([]byte{1}, []byte{0}), equal([]byte{1}),
-	}
+	group := toGroup()
 	const source6At, target4At, target6At = 8, 16, 24
-	var rules []rule
-	for _, r := range neighbours() {
-		rules = append(rules, rule{comment: r.comment, exprs: r.exprs})
-	}
-	rules = append(rules,
+	rules := append(neighbours(),
 		newRule("IPv6 from a link-local address", slices.Concat(ipv6, bits(source6At, 2, []byte{0xff, 0xc0}, []byte{0xfe, 0x80}), counted(drop()))...),
 		newRule("IPv6 to a link-local address", slices.Concat(ipv6, bits(target6At, 2, []byte{0xff, 0xc0}, []byte{0xfe, 0x80}), counted(drop()))...),
 		newRule("IPv6 to a multicast group", slices.Concat(ipv6, []expr.Any{network(target6At, 1, 0), equal([]byte{0xff})}, counted(drop()))...),
@@ -73,9 +67,7 @@ func (l *lister) policedPorts(list []Policed) {
 	for _, p := range list {
 		if p.Port != "" && !seen[p.Port] {
 			seen[p.Port] = true
-			name := make([]byte, unix.IFNAMSIZ)
-			copy(name, p.Port)
-			l.add(ports.policed, name)
+			l.add(ports.policed, linkName(p.Port))
 		}
 	}
 }

@@ -68,7 +68,7 @@ func newPolicyTable(family byte) *table {
 	p.denied.shared, p.denied.counters = true, true
 	p.denied.size, p.denied.timeout = deniedSize, deniedTimeout
 	t.policy = p
-	t.chains = onceChainsOf(t, t.policyChains)
+	t.chains = onceChains(t, t.policyChains)
 	return t
 }
 
@@ -177,14 +177,14 @@ func linkGroup(direction int) *expr.Meta {
 	return &expr.Meta{Key: [2]expr.MetaKey{expr.MetaKeyIIFGROUP, expr.MetaKeyOIFGROUP}[direction], Register: 1}
 }
 
-// needsPolicy matches links of the groups of which packets are dropped without a policy.
+// needsPolicy matches links of the groups whose packets are dropped unless a policy applies.
 func needsPolicy(direction int) []expr.Any {
 	return []expr.Any{linkGroup(direction), mask(native(names.LinkGroups), native(0)), equal(native(names.GuardedGroup & names.LinkGroups)),
 		linkGroup(direction), unequal(native(names.GuardedGroup))}
 }
 
-// denials counts and drops what a policy denies. The flows are only of addresses that ForgetDenials
-// removes.
+// denials returns the chains that count and drop packets that a policy denies. They list flows only
+// of allocations with a policy, for whose addresses ForgetDenials is called.
 func (t *table) denials(direction int) []chain {
 	n, name := t.addrLen, denialsOf(direction)
 	icmp := []byte{unix.IPPROTO_ICMP}

@@ -70,10 +70,9 @@ func (t *table) portChains() []chain {
 func (t *table) toPort() chain {
 	own := []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1},
 		&expr.Payload{Base: expr.PayloadBaseLLHeader, Offset: 0, Len: macLen, DestRegister: register(unix.IFNAMSIZ)}, inSet(t.macs), goTo(chainPermitted)}
-	group := []expr.Any{&expr.Payload{Base: expr.PayloadBaseLLHeader, Offset: 0, Len: 1, DestRegister: 1}, mask([]byte{1}, []byte{0}), equal([]byte{1}), goTo(chainPermitted)}
 	return newChain(chainToPort, hook{},
 		newRule("for the port's own MAC", own...),
-		newRule("for a group", group...),
+		newRule("for a group", append(toGroup(), goTo(chainPermitted))...),
 		newRule("for another MAC", counted(drop())...))
 }
 
@@ -197,6 +196,11 @@ func etherType(number uint16) []expr.Any {
 		&expr.Payload{Base: expr.PayloadBaseLLHeader, Offset: 2 * macLen, Len: 2, DestRegister: 1},
 		equal([]byte{byte(number >> 8), byte(number)}),
 	}
+}
+
+// toGroup matches frames to a group of receivers: the lowest bit of the first byte is set.
+func toGroup() []expr.Any {
+	return []expr.Any{&expr.Payload{Base: expr.PayloadBaseLLHeader, Offset: 0, Len: 1, DestRegister: 1}, mask([]byte{1}, []byte{0}), equal([]byte{1})}
 }
 
 func icmpType(number byte) []expr.Any {

@@ -5,7 +5,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"sync"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -42,7 +41,7 @@ func newPortTable() *table {
 	t.unaddressed = t.newSet("unaddressed_ports", types{link}, nil)
 	t.tagged = t.newSet("tagged_ports", types{link}, nil)
 	t.policed = t.newSet("policed_ports", types{link}, nil)
-	t.chains = sync.OnceValue(func() []chain { return t.finish(append(t.portChains(), t.policedChains()...)) })
+	t.chains = onceChains(t, func() []chain { return append(t.portChains(), t.policedChains()...) })
 	return t
 }
 
@@ -77,7 +76,7 @@ func linkAndTarget() []byte {
 // the ruleset does not let frames of guarded ports through.
 func newHeldPortTable() *table {
 	t := &table{family: unix.NFPROTO_BRIDGE, name: names.HeldGuardTable, flags: ownedTable, label: "table bridge " + names.HeldGuardTable}
-	t.chains = sync.OnceValue(func() []chain { return t.finish(heldPortChains()) })
+	t.chains = onceChains(t, heldPortChains)
 	return t
 }
 
@@ -99,8 +98,7 @@ func (l *lister) ports(list []BridgePort) {
 
 // port adds the elements that a port has in one set. Those of the guard begin at first.
 func (l *lister) port(s *set, p *BridgePort, first int) {
-	name := make([]byte, unix.IFNAMSIZ)
-	copy(name, p.Name)
+	name := linkName(p.Name)
 	add := func(keys ...[]byte) {
 		one := l.add(s, append([][]byte{name}, keys...)...)
 		for i := range l.list[first : len(l.list)-1] {

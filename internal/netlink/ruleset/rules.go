@@ -57,25 +57,24 @@ type rule struct {
 }
 
 // onceChains returns a function that builds the chains of a table at its first call.
-func onceChains(t *table) func() []chain {
-	return onceChainsOf(t, func() []chain {
-		return []chain{
-			t.dnat(),
-			toHostPorts("prerouting", unix.NF_INET_PRE_ROUTING),
-			t.note(),
-			t.output(),
-			t.input(),
-			t.fromHere(),
-			t.postrouting(),
-			t.guard(),
-			t.forward(),
-			t.forwarded(),
-		}
-	})
+func onceChains(t *table, build func() []chain) func() []chain {
+	return sync.OnceValue(func() []chain { return t.finish(build()) })
 }
 
-func onceChainsOf(t *table, build func() []chain) func() []chain {
-	return sync.OnceValue(func() []chain { return t.finish(build()) })
+// trafficChains returns the chains for host ports, masquerading and the firewall.
+func (t *table) trafficChains() []chain {
+	return []chain{
+		t.dnat(),
+		toHostPorts("prerouting", unix.NF_INET_PRE_ROUTING),
+		t.note(),
+		t.output(),
+		t.input(),
+		t.fromHere(),
+		t.postrouting(),
+		t.guard(),
+		t.forward(),
+		t.forwarded(),
+	}
 }
 
 // finish sets the labels of chains and the digests of their rules.

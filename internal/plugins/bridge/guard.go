@@ -48,7 +48,7 @@ func (a *addition) guard(ctx context.Context) error {
 	}
 	owner := a.args.Owner(a.Name)
 	return a.args.AddElements(ctx, sdk.Addition{
-		Elements: &ruleset.Elements{Owner: owner, Ports: a.portOf(owner, a.veth.PeerMAC, a.result.IPs)},
+		Elements: &ruleset.Elements{Owner: owner, Ports: a.portOf(owner, a.veth.PeerMAC, a.result)},
 		Final: func(r *types100.Result) *ruleset.Elements {
 			return &ruleset.Elements{Owner: owner, Ports: a.guardedPorts(a.args, r)}
 		},
@@ -61,7 +61,7 @@ func (a *addition) unguard(ctx context.Context) error {
 		return nil
 	}
 	owner := a.args.Owner(a.Name)
-	return a.args.Host.Rules.Del(ctx, &ruleset.Elements{Owner: owner, Ports: a.portOf(owner, a.veth.PeerMAC, a.result.IPs)})
+	return a.args.Host.Rules.Del(ctx, &ruleset.Elements{Owner: owner, Ports: a.portOf(owner, a.veth.PeerMAC, a.result)})
 }
 
 // guardedPorts returns the port of an attachment with what it may send according to its
@@ -75,21 +75,16 @@ func (b *bridge) guardedPorts(c *sdk.CmdArgs, r *types100.Result) []ruleset.Brid
 			continue
 		}
 		if mac, err := net.ParseMAC(itf.Mac); err == nil && len(mac) == 6 {
-			return b.portOf(c.Owner(b.Name), mac, r.IPs)
+			return b.portOf(c.Owner(b.Name), mac, r)
 		}
 	}
 	return nil
 }
 
-// portOf returns the port for a MAC and addresses. Without addresses, those of the container
-// are not known.
-func (b *bridge) portOf(owner names.Owner, mac net.HardwareAddr, ips []*types100.IPConfig) []ruleset.BridgePort {
-	p := ruleset.BridgePort{Name: owner.Veth(), MAC: mac, Unaddressed: len(ips) == 0, Tagged: len(b.vlans) > 0}
-	for _, ip := range ips {
-		if addr, ok := netip.AddrFromSlice(ip.Address.IP); ok {
-			p.Addresses = append(p.Addresses, addr.Unmap())
-		}
-	}
+// portOf returns the port for a MAC and the addresses of a result. Without addresses, those of the
+// container are not known.
+func (b *bridge) portOf(owner names.Owner, mac net.HardwareAddr, r *types100.Result) []ruleset.BridgePort {
+	p := ruleset.BridgePort{Name: owner.Veth(), MAC: mac, Addresses: sdk.Addresses(r), Unaddressed: len(r.IPs) == 0, Tagged: len(b.vlans) > 0}
 	if !p.Unaddressed {
 		addr, _ := netip.AddrFromSlice(veth.LinkLocal(mac))
 		p.Addresses = append(p.Addresses, addr)

@@ -15,7 +15,8 @@ import (
 // Capability is the name of the plugin and of its capability, whose argument is Request.
 const Capability = "policy"
 
-// Request is what an allocation requests, and by what policies of others select it.
+// Request is the argument of the capability: the policy of an allocation, and the ID and the labels
+// by which the policies of other allocations select it.
 type Request struct {
 	Allocation string            `json:"allocation,omitempty"`
 	Labels     map[string]string `json:"labels,omitempty"`

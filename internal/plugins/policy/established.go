@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 
 	"github.com/allocnet/allocnet/internal/netlink/conntrack"
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/state/policystate"
@@ -42,13 +42,15 @@ func endDeniedOf(ctx context.Context, host *sdk.Host, id string) error {
 }
 
 func (j *judge) endDenied(ctx context.Context, conn *conntrack.Conn, addresses []netip.Addr) error {
-	var errs []error
+	var first error // a policy that cannot be read fails for each of its flows
 	err := conn.FlushFlows(ctx, addresses, func(f conntrack.Flow) bool {
 		allowed, err := j.allows(f)
-		errs = append(errs, err)
+		if first == nil {
+			first = err
+		}
 		return err == nil && !allowed
 	})
-	return errors.Join(append(errs, err)...)
+	return errors.Join(first, err)
 }
 
 // judge decides on flows as the rules in the kernel do.
@@ -66,7 +68,7 @@ type decided struct {
 }
 
 func newJudge(store *policystate.Store) (*judge, error) {
-	j := &judge{store: store, members: map[netip.Addr]*policystate.Member{}, host: map[netip.Addr]bool{}, policies: map[string]*decided{}}
+	j := &judge{store: store, members: map[netip.Addr]*policystate.Member{}, policies: map[string]*decided{}}
 	members, err := store.Members("")
 	if err != nil {
 		return nil, err
@@ -76,16 +78,8 @@ func newJudge(store *policystate.Store) (*judge, error) {
 			j.members[address] = m
 		}
 	}
-	addresses, err := net.InterfaceAddrs()
-	if err != nil {
-		return nil, fmt.Errorf("list the addresses of the host: %w", err)
-	}
-	for _, one := range addresses {
-		if p, err := netip.ParsePrefix(one.String()); err == nil {
-			j.host[p.Addr().Unmap()] = true
-		}
-	}
-	return j, nil
+	j.host, err = rtnl.HostAddresses()
+	return j, err
 }
 
 // allows reports whether the policies of both ends allow a flow.

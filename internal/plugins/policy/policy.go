@@ -71,8 +71,8 @@ func (a *attachment) enforce(ctx context.Context) error {
 	return a.args.AddElements(ctx, sdk.Addition{Elements: a.elements()})
 }
 
-// apply makes the policy and the labels active of an attachment that is set up, in place of
-// those that it had. finish follows it.
+// apply makes the policy and the labels of an existing attachment active, in place of its former
+// ones. The caller calls finish afterwards.
 func (a *attachment) apply(ctx context.Context) error {
 	if err := a.callRules(ctx); err != nil {
 		return err

@@ -55,7 +55,7 @@ func (p *ptp) checkGuard(ctx context.Context, c *sdk.CmdArgs, link netlink.Link,
 	}
 	var groupErr error
 	// Links of other groups that are guarded lead to a network policy.
-	if group := link.Attrs().Group; group&names.LinkGroups != names.GuardedGroup&names.LinkGroups {
+	if group := link.Attrs().Group; !names.IsGuarded(group) {
 		groupErr = fmt.Errorf("interface %q of the host is in group %d instead of %d, so packets from the container may have any source", link.Attrs().Name, group, names.GuardedGroup)
 	}
 	return errors.Join(groupErr, c.Host.Rules.CheckGuard(ctx, familiesOf(r)...))
@@ -69,7 +69,7 @@ func (p *ptp) restoreGuard(ctx context.Context, c *sdk.CmdArgs, r *types100.Resu
 	}
 	_, err := c.Host.RestoreGuard(ctx, familiesOf(r)...)
 	veth := c.Owner(p.Name).Veth()
-	if port, portErr := c.Host.Kernel.Port(veth); portErr == nil && port.Group&names.LinkGroups == names.GuardedGroup&names.LinkGroups {
+	if port, portErr := c.Host.Kernel.Port(veth); portErr == nil && names.IsGuarded(port.Group) {
 		return err // a group of a network policy is guarded, too
 	}
 	return errors.Join(err, c.Host.Kernel.EnsureGroup(veth, names.GuardedGroup))

@@ -28,7 +28,7 @@ type Addition struct {
 
 // apply adds the elements, or replaces those that were added before.
 func (n *Addition) apply(ctx context.Context, host *Host) error {
-	err := error(nil)
+	var err error
 	switch {
 	case n.in == nil:
 		err = host.Rules.Add(ctx, n.Elements)
@@ -131,8 +131,8 @@ func (x *Additions) More(e *ruleset.Elements) {
 // Apply adds all elements in one transaction. If that fails, it adds those of one plugin
 // after the other, as without Additions: then the error names the plugin.
 func (x *Additions) Apply(ctx context.Context, host *Host) error {
-	fresh := func(n Addition) bool { return n.in == nil }
-	if len(x.list) > 1 && !slices.ContainsFunc(x.list, func(n Addition) bool { return !fresh(n) }) && host.Rules.Add(ctx, x.elements()) == nil {
+	applied := func(n Addition) bool { return n.in != nil }
+	if len(x.list) > 1 && !slices.ContainsFunc(x.list, applied) && host.Rules.Add(ctx, x.elements()) == nil {
 		x.added(ctx)
 		return nil
 	}

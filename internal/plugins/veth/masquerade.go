@@ -191,8 +191,8 @@ func (m Masquerade) addresses(r *types100.Result) []masqueraded {
 	return list
 }
 
-// Want adds the elements of the masquerading and of the ports to what the host must have. The rules of a
-// backend need a CHECK of their own.
+// Want adds the elements of the masquerading and of the ports to what the host must have.
+// The rules of a backend need a CHECK of their own.
 func (m Masquerade) Want(w *sdk.Wanted, c *sdk.CmdArgs, r *types100.Result) {
 	if m.On && m.Backend != nil {
 		w.Individual = true

@@ -202,20 +202,15 @@ func (s *Session) UnusedWithout(p *Policy) ([]string, error) {
 func (s *Session) Delete(p *Policy) error {
 	for _, n := range p.Selections {
 		used := usedSelection{}
-		found, err := read(s.selection(n.Name), &used)
-		if err != nil {
+		if _, err := read(s.selection(n.Name), &used); err != nil {
 			return err
 		}
 		used.Policies = slices.DeleteFunc(used.Policies, func(id string) bool { return id == p.ID })
-		switch {
-		case !found:
-			err = errors.Join(unmark(s.by("selections", n.label()), n.Name), removeFile(s.selection(n.Name)))
-		case len(used.Policies) > 0:
+		var err error
+		if len(used.Policies) > 0 {
 			err = write(s.selection(n.Name), used)
-		default:
-			if err = unmark(s.by("selections", n.label()), n.Name); err == nil {
-				err = removeFile(s.selection(n.Name))
-			}
+		} else if err = unmark(s.by("selections", n.label()), n.Name); err == nil {
+			err = removeFile(s.selection(n.Name))
 		}
 		if err != nil {
 			return err

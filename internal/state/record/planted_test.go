@@ -139,10 +139,10 @@ func TestReservationsOfOtherUsers(t *testing.T) {
 	require.Equal(t, []string{"a"}, ids)
 }
 
-// TestPlantedDirectories: where the leases of the embedded network, or results, would
-// go elsewhere, nothing is created.
+// TestPlantedDirectories: where the leases of the embedded network, policies, or results,
+// would go elsewhere, nothing is created.
 func TestPlantedDirectories(t *testing.T) {
-	for _, place := range []string{"leases/allocnet", "leases/.allocnet", "leases/.allocnet/allocnet", "warm", "cni-cache", "cni-cache/results"} {
+	for _, place := range []string{"leases/allocnet", "leases/.allocnet", "leases/.allocnet/allocnet", "policies", "policies/members", "warm", "cni-cache", "cni-cache/results"} {
 		t.Run(place, func(t *testing.T) {
 			s := open(t)
 			path := filepath.Join(s.state, place)

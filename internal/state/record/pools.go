@@ -97,7 +97,9 @@ func (s *Store) tryLockPool() (pool string, release func(), err error) {
 	// Processes of former versions look only at this byte.
 	l, err := s.openLocks()
 	if err == nil {
-		err = l.set(writeLock, poolOffset(pool), 1)
+		if err = l.set(writeLock, poolOffset(pool), 1); err != nil {
+			l.close()
+		}
 	}
 	if err != nil {
 		err = errors.Join(err, remove(s.poolFile(pool)))

@@ -121,7 +121,7 @@ type Record struct {
 }
 
 // Aim is what an update gives to an allocation: host ports, as requested and as mappings,
-// labels and bandwidth.
+// labels, network policy and bandwidth.
 type Aim struct {
 	Requested []portmap.Port    `json:"asked"`
 	Ports     []portmap.Mapping `json:"ports"`

@@ -71,10 +71,11 @@ func (s *Store) InBoot(id func() (string, error)) *Store {
 
 // checkDirs returns an error if other users can change the files of the store,
 // or could when the files were written. The directories include the leases of
-// the embedded network and libcni's cache.
+// the embedded network, the network policies and libcni's cache.
 func (s *Store) checkDirs() error {
 	return s.guard.Check(s.state, "allocs", "claims", "leases", "leases/allocnet", "leases/.allocnet", "leases/.allocnet/allocnet",
 		"leases/.allocnet/.former", "leases/.allocnet/.former/allocnet", sandboxesDir, poolsDir,
+		"policies", "policies/members", "policies/policies", "policies/groups", "policies/selections",
 		"warm", "cni-cache", "cni-cache/results")
 }
 
