@@ -202,14 +202,18 @@ func (p *plugin) Del(ctx context.Context, c *sdk.CmdArgs) error {
 	if err != nil {
 		return err
 	}
+	var elements *ruleset.Elements
 	switch {
-	case is != nil && is.Policy == "" && is.Former == "": // it has no elements
-		return a.leave(ctx)
+	case is != nil && is.Policy == "" && is.Former == "":
+		a.member.Addresses = is.Addresses
+		elements = a.elements()
 	case r == nil:
 		return errors.Join(sdk.DelOwned(ctx, c, p.Name), a.leave(ctx))
+	default:
+		a.member.Addresses = addressesOf(r)
+		elements = a.remains()
 	}
-	a.member.Addresses = addressesOf(r)
-	return errors.Join(c.Host.Rules.Del(ctx, a.remains()), a.leave(ctx))
+	return errors.Join(c.Host.Rules.Del(ctx, elements), a.leave(ctx))
 }
 
 // silence takes down the link of an attachment with a policy, so that nothing passes it once the
