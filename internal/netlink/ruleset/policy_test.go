@@ -131,6 +131,26 @@ func TestPolicyIsRepaired(t *testing.T) {
 	}
 }
 
+// TestOrphansOfOneFamily: a policy whose state was lost is found, also if another program has deleted
+// the table of the other family.
+func TestOrphansOfOneFamily(t *testing.T) {
+	for _, deleted := range []string{"ip", "ip6"} {
+		r := open(t)
+		nft(t, "flush", "ruleset")
+		require.NoError(t, r.AddPolicy(t.Context(), examplePolicy()))
+		nft(t, "delete", "table", deleted, names.PolicyTable)
+		found, err := r.HasPolicies(t.Context())
+		require.NoError(t, err)
+		require.True(t, found, "without the table of %s", deleted)
+		require.NoError(t, r.DelOrphans(t.Context(), examplePolicy().Instance, nil, nil))
+		require.NotContains(t, nft(t, "list", "ruleset"), "policy_0123456789abcdef")
+	}
+	nft(t, "flush", "ruleset")
+	found, err := openAnother(t).HasPolicies(t.Context())
+	require.NoError(t, err)
+	require.False(t, found)
+}
+
 // TestPolicyGroupTaken: a policy does not get the group of another one, nor removes its link.
 func TestPolicyGroupTaken(t *testing.T) {
 	r := open(t)

@@ -27,10 +27,14 @@ func (r *Ruleset) DelOrphans(ctx context.Context, instance string, known, select
 	return errors.Join(errs...)
 }
 
-// HasPolicies reports whether the tables of policies exist.
+// HasPolicies reports whether the table of policies of an address family exists.
 func (r *Ruleset) HasPolicies(ctx context.Context) (bool, error) {
-	found, _, err := r.has(ctx, policies4)
-	return found, err
+	for _, t := range policyTables {
+		if found, _, err := r.has(ctx, t); found || err != nil {
+			return found, err
+		}
+	}
+	return false, nil
 }
 
 func (r *Ruleset) delOrphans(ctx context.Context, t *table, owner string, known, selections []string) error {

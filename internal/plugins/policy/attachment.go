@@ -281,15 +281,16 @@ func drop(ctx context.Context, host *sdk.Host, s *policystate.Session, m *policy
 	if err == nil {
 		err = host.Rules.LeaveSelections(ctx, ruleset.Member{Owner: owner, Addresses: m.Addresses}, selections)
 	}
+	if err == nil && (m.Policy != "" || m.Former != "") {
+		err = host.Rules.ForgetDenials(ctx, m.Addresses)
+	}
 	for _, id := range []string{m.Policy, m.Former} {
 		if err != nil || id == "" {
 			continue
 		}
-		if err = host.Rules.ForgetDenials(ctx, m.Addresses); err == nil {
-			var last bool
-			if last, err = s.Leave(id, m.Key); last {
-				unused = append(unused, id)
-			}
+		var last bool
+		if last, err = s.Leave(id, m.Key); last {
+			unused = append(unused, id)
 		}
 	}
 	switch {

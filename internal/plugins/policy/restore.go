@@ -8,6 +8,7 @@ import (
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
+	"github.com/allocnet/allocnet/internal/state/policystate"
 )
 
 func sameLabels(a, b map[string]string) bool { return len(a) == len(b) && maps.Equal(a, b) }
@@ -26,10 +27,10 @@ func (p *plugin) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	if err := a.apply(ctx); err != nil {
+	if _, err := a.join(ctx); err != nil {
 		return err
 	}
-	if err := a.lead(ctx); err != nil { // also if another program has removed something
+	if err := a.lead(ctx); err != nil {
 		return err
 	}
 	if changed {
@@ -79,16 +80,36 @@ func (a *attachment) restorePolicy(ctx context.Context) error {
 	return err
 }
 
-// restore makes a stored policy again in the kernel, if something of it is missing.
+// restore makes a stored policy again in the kernel, if something of it is missing. It locks the
+// store exclusively only then. Until then other attachments can join selections, so the policy is
+// compared again.
 func restore(ctx context.Context, host *sdk.Host, id string) (changed bool, err error) {
-	s, err := host.Policies.Exclusive(ctx)
+	s, err := host.Policies.Share(ctx)
 	if err != nil {
 		return false, err
 	}
+	_, err = missing(ctx, host, s, id)
+	s.Unlock()
+	if !errors.Is(err, ruleset.ErrMissing) {
+		return false, err
+	}
+	if s, err = host.Policies.Exclusive(ctx); err != nil {
+		return false, err
+	}
 	defer s.Unlock()
+	wanted, err := missing(ctx, host, s, id)
+	if errors.Is(err, ruleset.ErrMissing) {
+		return true, host.Rules.RestorePolicy(ctx, wanted)
+	}
+	return false, err
+}
+
+// missing compares a stored policy with the kernel's: if something is missing there, the error is
+// ErrMissing. A policy that is not stored misses nothing.
+func missing(ctx context.Context, host *sdk.Host, s *policystate.Session, id string) (*ruleset.Policy, error) {
 	stored, err := s.Policy(id)
 	if err != nil || stored == nil {
-		return false, err
+		return nil, err
 	}
 	wanted, err := inKernel(stored)
 	if err == nil {
@@ -97,10 +118,7 @@ func restore(ctx context.Context, host *sdk.Host, id string) (changed bool, err 
 	if err == nil {
 		err = host.Rules.CheckPolicy(ctx, wanted)
 	}
-	if errors.Is(err, ruleset.ErrMissing) {
-		return true, host.Rules.RestorePolicy(ctx, wanted)
-	}
-	return false, err
+	return wanted, err
 }
 
 // Wanted implements sdk.Restorer. The policy is restored before the elements that lead to it.
