@@ -38,7 +38,7 @@ CNI_BIN  := /opt/cni/bin
 UNITS    := $(PREFIX)/lib/systemd/system
 
 .DEFAULT_GOAL := help
-.PHONY: help build shim install uninstall plugins release package-test deps test unit integration hosts pools runtimes ui-test stress lint fuzz bench demo clean
+.PHONY: help build shim install uninstall plugins release package-test deps test unit integration hosts pools runtimes ui-test crash stress lint fuzz bench demo clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 16
@@ -131,6 +131,10 @@ runtimes: deps plugins ## containerd with the library in its client, and with al
 
 # The same tests as in test, at their full size; a run is repeated with its SEED. -v
 # shows progress: without it go test prints nothing until the hours are over.
+# make test takes every third of these points.
+crash: plugins ## kills and failing calls at every point of the operations
+	ALLOCNET_EVERY_POINT=1 go test -count=1 -timeout 30m ./integration/crash
+
 stress: SEED ?= $(shell date +%s)
 stress: plugins ## kills and failing calls in all combinations, with SEED=
 	@echo "SEED=$(SEED)"

@@ -14,6 +14,9 @@ import (
 )
 
 const (
+	// everyPointVariable selects every point of the operations, as make crash does. make test
+	// takes every third.
+	everyPointVariable = "ALLOCNET_EVERY_POINT"
 	// stressVariable selects all cells, recoveries and errors, as make stress
 	// does.
 	stressVariable = "ALLOCNET_STRESS"
@@ -23,6 +26,14 @@ const (
 )
 
 func stress() bool { return os.Getenv(stressVariable) != "" }
+
+// distance is that of the points at which an operation is killed, or a call of it fails.
+func distance() int {
+	if stress() || os.Getenv(everyPointVariable) != "" {
+		return 1
+	}
+	return 3
+}
 
 func seed(t *testing.T) int {
 	t.Helper()
@@ -61,7 +72,7 @@ const (
 	detach       = "detach"
 )
 
-// someParts are the parts of make test: every operation with every engine and
+// someParts are the parts of make test and make crash: every operation with every engine and
 // every kind of chain. Interfaces vary over the groups, and families where each
 // has its own programs. The longest parts come first.
 func someParts() []part {

@@ -166,7 +166,7 @@ func testDaemonKilledAtEveryPoint(t *testing.T, p part) {
 			d.begin(nil)
 			d.ready()
 			d.h.before = d.h.snapshot()
-			for at := 1; d.killAt(&o, at); at++ {
+			for at := 1; d.killAt(&o, at); at += distance() {
 			}
 		})
 	}
@@ -226,7 +226,7 @@ func testDaemonKilledWhileItStarts(t *testing.T, p part) {
 	h.before = h.snapshot()
 	require.NoError(t, d.Kill())
 	d.died()
-	for at := 1; !t.Failed(); at++ {
+	for at := 1; !t.Failed(); at += distance() {
 		h.crashBeforeReady()
 		d.begin(func(n int, _ faultinject.Point) faultinject.Verdict { return faultinject.Verdict{Kill: n == at} })
 		if !d.endsAtPoint() {

@@ -10,8 +10,8 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/faultinject"
 )
 
-// TestFailsAtEveryPoint fails each changing system call of an operation, one at
-// a time. The operation either succeeds and has done its work, or returns an
+// TestFailsAtEveryPoint fails each changing system call of an operation, or some
+// of them, one at a time: see distance. The operation either succeeds and has done its work, or returns an
 // error. The next Teardown leaves nothing.
 func TestFailsAtEveryPoint(t *testing.T) {
 	some := combine([]cell{{engine: "native", main: "bridge"}, {engine: "native", main: "ptp"}}, failing())
@@ -66,7 +66,7 @@ func fitting(p faultinject.Point) unix.Errno {
 
 func (h *host) failEverywhere(o *operation) {
 	h.t.Helper()
-	for at := 1; ; at++ {
+	for at := 1; ; at += distance() {
 		for _, errno := range errnos() {
 			if !h.failAt(o, at, errno) {
 				return

@@ -12,8 +12,9 @@ import (
 )
 
 // TestKilledAtEveryPoint kills the process of each operation before every
-// change, and after the last change, before its answer. Then a recovery removes
-// what is left, and nothing else is changed.
+// change, and after the last change, before its answer, or at some of these
+// points: see distance. Then a recovery removes what is left, and nothing else
+// is changed.
 func TestKilledAtEveryPoint(t *testing.T) {
 	eachPart(t, campaign(someParts(), append([][]string{{inBackground}}, groups...)...), func(t *testing.T, p part) {
 		h := newHost(t, p.cell)
@@ -43,8 +44,8 @@ func (c cell) kinds() []faultinject.Kind {
 	return []faultinject.Kind{faultinject.File, faultinject.Route, faultinject.Sysctl, faultinject.NFTables, faultinject.Conntrack}
 }
 
-// killEverywhere kills an operation at each of its points in turn, until it
-// ends before the next point, and returns all points. The recoveries alternate
+// killEverywhere kills an operation at its points in turn, until it ends before
+// the next one, and returns all points. The recoveries alternate
 // from point to point. For make stress, every recovery runs after every point.
 func (h *host) killEverywhere(o *operation) []faultinject.Point {
 	h.t.Helper()
@@ -52,7 +53,7 @@ func (h *host) killEverywhere(o *operation) []faultinject.Point {
 	if stress() {
 		several = len(recoveries)
 	}
-	for at := 1; ; at++ {
+	for at := 1; ; at += distance() {
 		for i := range several {
 			points, killed := h.killAt(o, at, recoveries[(first+at+i)%len(recoveries)])
 			if !killed {
