@@ -93,6 +93,9 @@ func (a *attachment) setGroup() error {
 	if err != nil || group == 0 {
 		return err
 	}
+	if a.args.Link == nil { // not in a chain
+		return a.args.Host.Kernel.EnsureGroup(a.veth, group)
+	}
 	if a.args.Link.Name != "" && a.args.Link.Group != names.GuardedGroup {
 		return errUnguarded
 	}
