@@ -90,6 +90,9 @@ func (t *table) policyChains() []chain {
 			rules = append(rules, neighbours()...)
 		}
 		for _, d := range h.directions {
+			rules = append(rules, newRule("TCP connections that are not tracked", append(t.ended(d), &expr.Counter{}, drop())...))
+		}
+		for _, d := range h.directions {
 			rules = append(rules, newRule("policies of "+peers[d], jump(chainOf(d))))
 		}
 		list = append(list, newChain(h.name, base("filter", h.number, policyPriority), rules...))
@@ -135,6 +138,19 @@ func transport(offset, length, at uint32) *expr.Payload {
 
 func trackedConnection() []expr.Any {
 	return append([]expr.Any{&expr.Ct{Key: expr.CtKeySTATE, Register: 1}}, anyBit(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED)...)
+}
+
+// ended matches TCP packets of allocations with a policy that are not the first of a connection, and
+// belong to no tracked one. The kernel would track the connection anew in the direction of such a packet
+// (nf_conntrack_tcp_loose), so that a connection that the policy of one end has ended would go on as
+// soon as the other end sends.
+func (t *table) ended(direction int) []expr.Any {
+	const flags, relevant, syn = 13, 0x17, 0x02 // of FIN, SYN, RST and ACK
+	return slices.Concat(
+		[]expr.Any{&expr.Ct{Key: expr.CtKeySTATE, Register: 1}}, anyBit(expr.CtStateBitNEW),
+		[]expr.Any{protocol(0), equal([]byte{unix.IPPROTO_TCP}),
+			transport(flags, 1, 0), mask([]byte{relevant}, []byte{0}), unequal([]byte{syn}),
+			t.subject(direction, 0), inSet(t.policy.dropped[direction])})
 }
 
 // neighbours returns the rules for neighbour discovery and for the management of multicast

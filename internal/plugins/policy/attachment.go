@@ -2,10 +2,10 @@ package policy
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 
+	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/allocnet/allocnet/internal/names"
@@ -26,12 +26,16 @@ type attachment struct {
 	veth, bridge string
 }
 
+// Errors of the configuration, which a repetition does not mend.
 var (
-	errNoResult  = errors.New("missing prevResult: place the policy plugin after the plugin that creates the interface")
-	errNoStore   = errors.New("network policies need allocnet's records: use the library, the daemon or the plugin allocnet, and not the plugin binaries")
-	errUnguarded = errors.New(`a network policy needs the source guard: remove "sourceGuard": false from the configuration of ptp`)
-	errNoLink    = errors.New("a network policy needs an interface of the native plugins bridge or ptp")
+	errNoResult  = refusal("missing prevResult: place the policy plugin after the plugin that creates the interface")
+	errNoStore   = refusal("network policies need allocnet's records: use the library, the daemon or the plugin allocnet, and not the plugin binaries")
+	errUnguarded = refusal(`a network policy needs the source guard: remove "sourceGuard": false from the configuration of ptp or bridge`)
+	errNoLink    = refusal("a network policy needs an interface of the native plugins bridge or ptp")
+	errNoAddress = refusal("a network policy on a bridge needs the addresses of the allocation: add ipam to the configuration of bridge")
 )
+
+func refusal(text string) error { return types.NewError(types.ErrInvalidNetworkConfig, text, "") }
 
 // attachmentOf returns the attachment that a result describes.
 func (p *plugin) attachmentOf(c *sdk.CmdArgs, r *types100.Result) (*attachment, error) {

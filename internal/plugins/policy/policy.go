@@ -59,6 +59,9 @@ func (p *plugin) previous(c *sdk.CmdArgs) (*attachment, *types100.Result, error)
 // enforce makes the policy, and adds the elements and sets the link's group, which lead to it.
 // That happens at the end of the chain.
 func (a *attachment) enforce(ctx context.Context) error {
+	if err := a.requireEnforceable(); err != nil {
+		return err
+	}
 	if err := a.callRules(ctx); err != nil {
 		return err
 	}
@@ -96,10 +99,32 @@ func (a *attachment) setGroup() error {
 	if a.args.Link == nil { // not in a chain
 		return a.args.Host.Kernel.EnsureGroup(a.veth, group)
 	}
-	if a.args.Link.Name != "" && a.args.Link.Group != names.GuardedGroup {
+	a.args.Link.Name, a.args.Link.Group = a.veth, group
+	return nil
+}
+
+// requireEnforceable returns an error if the policy would not apply to everything that the attachment
+// sends and receives.
+func (a *attachment) requireEnforceable() error {
+	if a.policy == nil {
+		return nil
+	}
+	if a.bridge != "" && len(a.member.Addresses) == 0 {
+		return errNoAddress
+	}
+	group := uint32(0)
+	if l := a.args.Link; l != nil && l.Name != "" {
+		group = l.Group
+	} else {
+		port, err := a.args.Host.Kernel.Port(a.veth)
+		if err != nil {
+			return err
+		}
+		group = port.Group
+	}
+	if !names.IsGuarded(group) {
 		return errUnguarded
 	}
-	a.args.Link.Name, a.args.Link.Group = a.veth, group
 	return nil
 }
 

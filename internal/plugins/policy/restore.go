@@ -24,6 +24,9 @@ func (p *plugin) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 		return err
 	}
 	changed, err := a.changed()
+	if err == nil && changed {
+		err = a.requireEnforceable()
+	}
 	if err != nil {
 		return err
 	}
