@@ -116,7 +116,7 @@ func (p Peer) MarshalJSON() ([]byte, error) {
 // UnmarshalJSON decodes a peer strictly, but does not validate it.
 func (p *Peer) UnmarshalJSON(data []byte) error {
 	var in peerJSON
-	if err := strictjson.Unmarshal(data, &in); err != nil {
+	if err := strictjson.UnmarshalWithoutNull(data, &in); err != nil {
 		return err
 	}
 	out := Peer{Allocation: in.Allocation, Name: in.Name}

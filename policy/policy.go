@@ -84,7 +84,7 @@ func Parse(data []byte) (*Policy, error) {
 func (p *Policy) UnmarshalJSON(data []byte) error {
 	type plain Policy
 	var decoded plain
-	if err := strictjson.Unmarshal(data, &decoded); err != nil {
+	if err := strictjson.UnmarshalWithoutNull(data, &decoded); err != nil {
 		return err
 	}
 	*p = Policy(decoded)

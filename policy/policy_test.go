@@ -59,6 +59,10 @@ func TestParseNamesThePlace(t *testing.T) {
 		return "[" + strings.TrimSuffix(strings.Repeat(element+",", n), ",") + "]"
 	}
 	for text, want := range map[string]string{
+		`null`:                                                      `parse policy: null is not possible here`,
+		`{"egress":{"rules":[{"peers":null}]}}`:                     `parse policy: egress.rules[0].peers: null is not possible here`,
+		`{"egress":null}`:                                           `parse policy: egress: null is not possible here`,
+		rule(`{"peers":[{"cidr":null}]}`):                           `peers[0].cidr: null is not possible here`,
 		`{"egres":{}}`:                                              `parse policy: unknown field "egres"`,
 		`{"presets":["isolated","x"]}`:                              `check policy: presets[1]: "x" is unknown; the presets are egress-only isolated no-metadata no-private`,
 		`{"presets":` + list(`"isolated"`, 5) + `}`:                 `presets: 5 are too many: there are 4`,

@@ -91,6 +91,13 @@ func TestValidateJSON(t *testing.T) {
 	require.Equal(t, "3", v.Settings["retry.attempts"])
 }
 
+// TestValidateTogether: settings that exclude each other are not valid.
+func TestValidateTogether(t *testing.T) {
+	o := run(nil, "validate", file(t, "engine = \"exec\"\npolicy = [\"isolated\"]"))
+	require.Equal(t, exitUsage, o.code)
+	require.Contains(t, o.errOut, "policy: plugin binaries cannot enforce network policies")
+}
+
 func TestCommandLine(t *testing.T) {
 	require.Equal(t, outcome{exitUsage, "", "allocnetd: unknown command \"nope\" for \"allocnetd\"\nallocnetd: see allocnetd --help\n"}, run(nil, "nope"))
 	require.Equal(t, exitUsage, run(nil, "run", "--engine=x").code, "invalid settings")

@@ -47,20 +47,33 @@ func At(place string, err error) error {
 // Unmarshal decodes data into the variable that v points to: structs with json tags, slices,
 // maps of strings to strings, pointers, strings, numbers, booleans, and types that implement
 // json.Unmarshaler. null is the same as a field that is left out. Errors are *Errors.
-func Unmarshal(data []byte, v any) error {
+func Unmarshal(data []byte, v any) error { return decoder{}.unmarshal(data, v) }
+
+// UnmarshalWithoutNull is Unmarshal for documents in which null is an error, because what is left out
+// has a meaning of its own.
+func UnmarshalWithoutNull(data []byte, v any) error {
+	return decoder{refusesNull: true}.unmarshal(data, v)
+}
+
+type decoder struct{ refusesNull bool }
+
+func (d decoder) unmarshal(data []byte, v any) error {
 	var raw json.RawMessage
 	if err := json.Unmarshal(data, &raw); err != nil {
 		return &Error{Err: fmt.Errorf("not a JSON document: %w", err)}
 	}
-	err := decode(raw, reflect.ValueOf(v).Elem())
+	err := d.decode(raw, reflect.ValueOf(v).Elem())
 	if placed := (*Error)(nil); err != nil && !errors.As(err, &placed) {
 		return &Error{Err: err}
 	}
 	return err
 }
 
-func decode(raw json.RawMessage, v reflect.Value) error {
+func (d decoder) decode(raw json.RawMessage, v reflect.Value) error {
 	if string(raw) == "null" {
+		if d.refusesNull {
+			return errors.New("null is not possible here: leave the field out, or give it a value")
+		}
 		return nil
 	}
 	if custom, ok := v.Addr().Interface().(json.Unmarshaler); ok {
@@ -69,11 +82,11 @@ func decode(raw json.RawMessage, v reflect.Value) error {
 	switch v.Kind() {
 	case reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
-		return decode(raw, v.Elem())
+		return d.decode(raw, v.Elem())
 	case reflect.Struct:
-		return decodeStruct(raw, v)
+		return d.decodeStruct(raw, v)
 	case reflect.Slice:
-		return decodeSlice(raw, v)
+		return d.decodeSlice(raw, v)
 	case reflect.Map:
 		return decodeMap(raw, v)
 	}
@@ -98,7 +111,7 @@ func describe(t reflect.Type) string {
 	}
 }
 
-func decodeStruct(raw json.RawMessage, v reflect.Value) error {
+func (d decoder) decodeStruct(raw json.RawMessage, v reflect.Value) error {
 	known := map[string]reflect.Value{}
 	for i := range v.NumField() {
 		name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
@@ -109,7 +122,7 @@ func decodeStruct(raw json.RawMessage, v reflect.Value) error {
 		if !ok || name == "" {
 			return fmt.Errorf("unknown field %.64q", name)
 		}
-		return At(name, decode(value, field))
+		return At(name, d.decode(value, field))
 	})
 }
 
@@ -129,7 +142,7 @@ func decodeMap(raw json.RawMessage, v reflect.Value) error {
 	return err
 }
 
-func decodeSlice(raw json.RawMessage, v reflect.Value) error {
+func (d decoder) decodeSlice(raw json.RawMessage, v reflect.Value) error {
 	var list []json.RawMessage
 	if json.Unmarshal(raw, &list) != nil {
 		return errors.New("not a list")
@@ -139,7 +152,7 @@ func decodeSlice(raw json.RawMessage, v reflect.Value) error {
 		if string(element) == "null" {
 			return At(fmt.Sprintf("[%d]", i), errors.New("null is not possible in a list"))
 		}
-		if err := At(fmt.Sprintf("[%d]", i), decode(element, v.Index(i))); err != nil {
+		if err := At(fmt.Sprintf("[%d]", i), d.decode(element, v.Index(i))); err != nil {
 			return err
 		}
 	}

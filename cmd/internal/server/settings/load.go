@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/allocnet/allocnet/configurator"
 )
 
 // DefaultFile is read if no other file is named and it exists.
@@ -55,6 +57,9 @@ func (s Source) Load() (Settings, error) {
 	errs = append(errs, environment(&loaded, s.Environ, s.Foreign)...)
 	if s.Flags != nil {
 		errs = append(errs, s.Flags.apply(&loaded)...)
+	}
+	if len(errs) == 0 && loaded.Policy.Policy != nil && loaded.Engine == configurator.EngineExec {
+		errs = append(errs, &Error{Origin: s.Path(), Key: "policy", Problem: "plugin binaries cannot enforce network policies: use the engine auto or native, or no policy"})
 	}
 	return loaded, errors.Join(errs...)
 }
