@@ -151,7 +151,8 @@ var hints = []struct {
 		"`allocnet networks` lists what each network serves[--network|, --network selects another one]; " +
 			"to set up without it: [--allow-unserved|--allow-unserved, or ]allow_unserved in the settings of the daemon")},
 	{applies: is(configurator.ErrExists), text: say("`allocnet inspect ID` shows the existing allocation; a setup that may find one accepts it")},
-	{applies: is(configurator.ErrDifferent), text: say("`allocnet inspect ID` shows the existing allocation; `allocnet teardown ID` removes it")},
+	{applies: is(configurator.ErrDifferent), text: say("`allocnet inspect ID` shows the existing allocation; `allocnet set` changes its policy, labels and bandwidth, " +
+		"`allocnet publish` and `unpublish` its host ports, and `allocnet teardown ID` removes it")},
 	{applies: isConflict, text: conflictHint},
 	{applies: is(configurator.ErrUnhealthy), text: unhealthyHint},
 	{applies: is(errLeftovers), text: say("`allocnet cleanup --force` with the same IDs removes them")},

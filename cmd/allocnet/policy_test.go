@@ -111,13 +111,16 @@ func TestPolicyErrors(t *testing.T) {
 	require.NoError(t, os.WriteFile(bad, []byte(`{"egress":{"rules":[{"services":[{"protocol":"tcp","ports":"9-1"}]}]}}`), 0o600))
 	for want, args := range map[string][]string{
 		"bad.json: check policy: egress.rules[0].services[0].ports": {"policy", "check", bad},
-		"--policy: " + bad:          {"setup", "web", "--policy", bad},
-		"the presets are isolated":  {"set", "web", "--policy", "nothing"},
-		"bandwidth policy":          {"set", "web"},
-		"from to":                   {"policy", "explain", "web", "--to", "a", "--from", "b", "tcp/1"},
-		"to from":                   {"policy", "explain", "web", "tcp/1"},
-		"give one port":             {"policy", "explain", "web", "--to", "192.0.2.1", "tcp"},
-		`unknown command "nothing"`: {"policy", "nothing"},
+		"--policy: " + bad:             {"setup", "web", "--policy", bad},
+		"the presets are isolated":     {"set", "web", "--policy", "nothing"},
+		"bandwidth policy":             {"set", "web"},
+		"from to":                      {"policy", "explain", "web", "--to", "a", "--from", "b", "tcp/1"},
+		"to from":                      {"policy", "explain", "web", "tcp/1"},
+		"give one port":                {"policy", "explain", "web", "--to", "192.0.2.1", "tcp"},
+		`unknown command "nothing"`:    {"policy", "nothing"},
+		`"" is not a peer`:             {"policy", "explain", "web", "--to", "", "tcp/1"},
+		`"10.0.0.0/8" is not a peer`:   {"policy", "explain", "web", "--to", "10.0.0.0/8", "tcp/1"},
+		`"fe80::1%eth0" is not a peer`: {"policy", "explain", "web", "--from", "fe80::1%eth0", "tcp/1"},
 	} {
 		require.Contains(t, w.run(append(args, "--json")...).failure(t, exitUsage).Error, want, args)
 	}

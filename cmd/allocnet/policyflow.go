@@ -157,6 +157,9 @@ func peersOf(ctx context.Context, conf allocnet.Service, of *configurator.Record
 	if addr, err := netip.ParseAddr(peer); err == nil && addr.Zone() == "" {
 		return []netip.Addr{addr.Unmap()}, nil
 	}
+	if _, err := netip.ParsePrefix(peer); peer == "" || err == nil || strings.ContainsAny(peer, ":%") {
+		return nil, usagef("%q is not a peer: give an address without zone, the ID of an allocation, or host", peer)
+	}
 	if peer != "host" {
 		r, err := recordOf(ctx, conf, peer)
 		if err != nil {
