@@ -18,7 +18,7 @@ import (
 
 // policyChain is the name of a chain of a network policy, with the direction and, if both the
 // network and the allocation deny something, whose policy it is: 0 or 1.
-var policyChain = regexp.MustCompile(`^policy_[0-9a-f]+_(ingress|egress)(?:_([01]))?$`)
+var policyChain = regexp.MustCompile("^" + names.PolicyPrefix + `[0-9a-f]+_(ingress|egress)(?:_([01]))?$`)
 
 // digest ends the comments of allocnet's rules.
 var digest = regexp.MustCompile(` \[[0-9a-f]{8}\]$`)

@@ -86,7 +86,7 @@ func (t *table) policySet(name string, key ...nftables.SetDatatype) *set {
 
 func selectionSet(t *table, name string) *set {
 	_, addr := tableNamed("", t.family)
-	return t.policySet("selection_"+name, addr)
+	return t.policySet(names.SelectionPrefix+name, addr)
 }
 
 // prefixSet returns the set of prefixes of a rule. Only a concatenation has elements with a
@@ -98,9 +98,9 @@ func prefixSet(t *table, name string) *set {
 	return s
 }
 
-// PolicyChain returns the name of the chain of a policy for one direction.
+// policyChain returns the name of the chain of a policy for one direction.
 func policyChain(id string, direction int) string {
-	return "policy_" + id + "_" + directions[direction]
+	return names.PolicyPrefix + id + "_" + directions[direction]
 }
 
 // policyParts is what a policy consists of in one table.
@@ -184,7 +184,7 @@ func (n *policyParts) direction(id string, d int, stages []Stage) {
 	n.chains = append(n.chains, calls)
 }
 
-// stage adds the chain of a stage. It returns what it allows.
+// stage adds the chain of a stage. What the stage allows returns from the chain.
 func (n *policyParts) stage(name string, d int, s *Stage) {
 	c := newChain(name, hook{})
 	for i := range s.Rules {
@@ -369,7 +369,7 @@ func (r *Ruleset) addPolicy(ctx context.Context, all []*policyParts, linked bool
 
 // ours reports whether an element of a group of links leads to this policy.
 func (n *policyParts) ours(is *element) bool {
-	return strings.HasPrefix(is.value.chain, "policy_"+n.id+"_")
+	return strings.HasPrefix(is.value.chain, names.PolicyPrefix+n.id+"_")
 }
 
 // build appends the messages that make sets, elements and chains, given the existing chains.

@@ -10,6 +10,7 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/sock"
 	"github.com/allocnet/allocnet/internal/retry"
 )
@@ -88,14 +89,14 @@ func inSelections(m Member, selections []string) []element {
 func (r *Ruleset) selectionSets(ctx context.Context, t *table) ([]*set, error) {
 	var list []*set
 	err := retry.Do(ctx, func() (err error) {
-		list, err = r.setsNamed(ctx, t, func(name string) bool { return strings.HasPrefix(name, "selection_") })
+		list, err = r.setsNamed(ctx, t, func(name string) bool { return strings.HasPrefix(name, names.SelectionPrefix) })
 		return err
 	})
 	if errors.Is(err, unix.ENOENT) { // the table
 		return nil, nil
 	}
 	for i, s := range list {
-		list[i] = selectionSet(t, strings.TrimPrefix(s.name, "selection_"))
+		list[i] = selectionSet(t, strings.TrimPrefix(s.name, names.SelectionPrefix))
 	}
 	return list, err
 }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/sock"
 	"github.com/allocnet/allocnet/internal/retry"
 )
@@ -84,7 +85,7 @@ func (r *Ruleset) delOrphans(ctx context.Context, t *table, owner string, known,
 // uses, such as another instance's.
 func (r *Ruleset) delSelections(ctx context.Context, t *table, known []string) error {
 	sets, err := r.setsNamed(ctx, t, func(name string) bool {
-		selection, ok := strings.CutPrefix(name, "selection_")
+		selection, ok := strings.CutPrefix(name, names.SelectionPrefix)
 		return ok && !slices.Contains(known, selection)
 	})
 	for _, s := range sets {
@@ -112,7 +113,7 @@ func (r *Ruleset) setsNamed(ctx context.Context, t *table, wanted func(string) b
 
 // policyOf returns the ID in the name of a policy's chain or set; "" for other names.
 func policyOf(name string) string {
-	rest, ok := strings.CutPrefix(name, "policy_")
+	rest, ok := strings.CutPrefix(name, names.PolicyPrefix)
 	id, _, found := strings.Cut(rest, "_")
 	if !ok || !found {
 		return ""

@@ -158,7 +158,7 @@ func (s *Store) users(id string) string       { return filepath.Join(s.dir, "pol
 func (s *Store) selection(n string) string    { return filepath.Join(s.dir, "selections", n+".json") }
 func (s *Store) by(kind, label string) string { return filepath.Join(s.dir, kind, "by", label) }
 
-// any is the name of the label of selections without one.
+// anyLabel is the label of selections without one.
 const anyLabel = "any"
 
 // draftSuffix ends the names of files and directories that are not complete.
