@@ -2,18 +2,13 @@ package lease
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
-)
 
-const (
-	firstPoll = 200 * time.Microsecond
-	lastPoll  = 5 * time.Millisecond
+	"github.com/allocnet/allocnet/internal/state/flock"
 )
 
 // queues limits polling for the lock of a directory to one goroutine of this process.
@@ -22,8 +17,7 @@ const (
 var queues sync.Map // directory -> chan struct{}
 
 // lock waits for the lock of the directory. The error is fs.ErrNotExist if the
-// directory does not exist. lock polls, because a thread in flock(2) cannot be
-// cancelled: for each caller whose context ends, one thread would keep waiting.
+// directory does not exist.
 func (s *Store) lock(ctx context.Context) (unlock func(), err error) {
 	return s.lockWith(ctx, unix.O_CREAT)
 }
@@ -59,7 +53,7 @@ func (s *Store) flock(ctx context.Context, flags int) (int, error) {
 		if err != nil {
 			return -1, &fs.PathError{Op: "open", Path: file, Err: err}
 		}
-		if err := waitFlock(ctx, fd); err != nil {
+		if err := flock.Wait(ctx, fd, unix.LOCK_EX); err != nil {
 			unix.Close(fd)
 			return -1, err
 		}
@@ -68,22 +62,5 @@ func (s *Store) flock(ctx context.Context, flags int) (int, error) {
 			return fd, nil
 		}
 		unix.Close(fd) // the lock file was removed meanwhile
-	}
-}
-
-func waitFlock(ctx context.Context, fd int) error {
-	for wait := firstPoll; ; wait = min(2*wait, lastPoll) {
-		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(wait):
-		}
 	}
 }

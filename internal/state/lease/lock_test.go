@@ -80,7 +80,7 @@ func TestWaitingForAnotherProcess(t *testing.T) {
 	select {
 	case <-done:
 		t.Fatal("it did not wait")
-	case <-time.After(2 * lastPoll):
+	case <-time.After(10 * time.Millisecond):
 	}
 	unlock()
 	require.NoError(t, <-done)

@@ -13,12 +13,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/smallfile"
+	"github.com/allocnet/allocnet/internal/state/flock"
 )
 
 // Store is the directory. It opens nothing before its first use, and is safe for concurrent use,
@@ -101,34 +101,16 @@ func (s *Store) Share(ctx context.Context) (*Session, error) { return s.lock(ctx
 // Exclusive locks the store to make or remove policies.
 func (s *Store) Exclusive(ctx context.Context) (*Session, error) { return s.lock(ctx, unix.LOCK_EX) }
 
-const (
-	firstPoll = 100 * time.Microsecond
-	lastPoll  = 5 * time.Millisecond
-)
-
 func (s *Store) lock(ctx context.Context, kind int) (*Session, error) {
 	fd, err := s.openLock()
 	if err != nil {
 		return nil, fmt.Errorf("lock policies: %w", err)
 	}
-	for wait := firstPoll; ; wait = min(2*wait, lastPoll) {
-		err := unix.Flock(fd, kind|unix.LOCK_NB)
-		switch {
-		case err == nil:
-			return &Session{Store: s, fd: fd}, nil
-		case errors.Is(err, unix.EINTR):
-			continue
-		case !errors.Is(err, unix.EWOULDBLOCK):
-			unix.Close(fd)
-			return nil, fmt.Errorf("lock policies: %w", err)
-		}
-		select {
-		case <-ctx.Done():
-			unix.Close(fd)
-			return nil, fmt.Errorf("lock policies: %w", context.Cause(ctx))
-		case <-time.After(wait):
-		}
+	if err := flock.Wait(ctx, fd, kind); err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("lock policies: %w", err)
 	}
+	return &Session{Store: s, fd: fd}, nil
 }
 
 func (s *Store) openLock() (int, error) {
