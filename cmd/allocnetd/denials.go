@@ -46,6 +46,7 @@ const denialInterval = 2 * time.Second
 // followDenials publishes the flows that policies drop, while a client reads the events.
 func (h *host) followDenials(ctx context.Context) error {
 	ticker := time.NewTicker(denialInterval)
+	ticker.Stop() // until a client arrives
 	defer ticker.Stop()
 	var follower *netpolicy.Follower
 	for {
@@ -57,10 +58,12 @@ func (h *host) followDenials(ctx context.Context) error {
 		}
 		if h.telemetry.Events().Subscribers() == 0 {
 			follower = nil
+			ticker.Stop()
 			continue
 		}
 		if follower == nil {
 			follower = &netpolicy.Follower{}
+			ticker.Reset(denialInterval)
 		}
 		follower.Reader = *h.denialReader() // a reload replaces the service
 		denied, err := follower.Look(ctx)
