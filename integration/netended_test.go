@@ -29,8 +29,7 @@ func testPolicyEndsConnections(t *testing.T, main string) {
 	client.Labels, other.Labels = map[string]string{"app": "client"}, map[string]string{"app": "other"}
 	server.Policy = mustPolicy(t, `{"ingress":{"default":"deny","rules":[{"peers":[{"labels":{}}]}]}}`)
 	for _, a := range []configurator.Allocation{client, other, server} {
-		h.inNew(a, func() {})
-		setSysctls(t, a.Netns, quick)
+		h.inNew(a, func() { setSysctls(t, a.Netns, quick) })
 	}
 	h.setUp(client)
 	h.setUp(other)

@@ -34,6 +34,9 @@ func (p *plugin) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, err
 // Bind implements sdk.Binder: it does for the allocation what Add did for the slot.
 func (p *plugin) Bind(ctx context.Context, c *sdk.CmdArgs) error {
 	a, _, err := p.previous(c)
+	if err == nil {
+		err = a.requireEnforceable()
+	}
 	if err != nil {
 		return err
 	}
