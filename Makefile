@@ -100,9 +100,7 @@ package-test: ## builds the release twice, and installs, upgrades and removes it
 deps: ## what the reference plugins and the tests need of the host (iptables, nft)
 	@tools/deps
 
-# Both kinds of tests wait for the kernel half of their time, so they run beside each other.
-test: deps lint plugins ## everything
-	$(MAKE) -j2 unit integration
+test: deps lint unit integration ## everything
 	@tools/deps remind
 
 # Packages mostly wait for the kernel, so more run at once than there are cores. Those that
