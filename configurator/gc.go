@@ -123,6 +123,8 @@ func (c *Configurator) gc(ctx context.Context, s Scope) (*GCReport, error) {
 	}
 	if s.Name == "" {
 		errs = append(errs, c.store.Sweep(ctx), c.sweepPolicies(ctx))
+	} else {
+		errs = append(errs, c.store.SweepPools())
 	}
 	report.Destroyed, err = c.gcNetns(ctx, s, report.Removed)
 	errs = append(errs, err)

@@ -53,6 +53,8 @@ func (c *Configurator) recoverAll(ctx context.Context, s Scope) (*RecoverReport,
 	}
 	if s.Name == "" {
 		errs = append(errs, c.store.Sweep(ctx), c.sweepPolicies(ctx), c.reclaimLeases(ctx))
+	} else {
+		errs = append(errs, c.store.SweepPools())
 	}
 	return report, errors.Join(errs...)
 }

@@ -166,8 +166,8 @@ func (s *Store) PoolAlive(pool string) bool {
 // poolOffset returns the offset of a pool's lock in the lock file. No ID contains a slash.
 func poolOffset(pool string) int64 { return offsetOf("pool/" + pool) }
 
-// sweepPools removes the files of the pools of dead processes.
-func (s *Store) sweepPools() error {
+// SweepPools removes the files of the pools of dead processes, which belong to no scope.
+func (s *Store) SweepPools() error {
 	entries, err := os.ReadDir(s.pools)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

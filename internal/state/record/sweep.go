@@ -40,7 +40,7 @@ func (s *Store) Sweep(ctx context.Context) error {
 			errs = append(errs, pathError("remove", s.index.dir(c.key), err))
 		}
 	}
-	errs = append(errs, s.sweepDrafts(ctx), s.sweepPools(), s.trimMarkers())
+	errs = append(errs, s.sweepDrafts(ctx), s.SweepPools(), s.trimMarkers())
 	return errors.Join(errs...)
 }
 
