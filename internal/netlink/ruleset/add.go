@@ -341,7 +341,7 @@ func (r *Ruleset) lookUp(ctx context.Context, list []element) ([]element, error)
 		case err != nil:
 			failed = errors.Join(failed, err)
 		default:
-			readElements(list[i].set, payload, func(e element) { found[i] = e })
+			eachElement(payload, func(attrs []byte) { found[i] = readElement(list[i].set, attrs) })
 		}
 	})
 	return found, errors.Join(err, failed)

@@ -158,32 +158,37 @@ func (r *Ruleset) dumpSet(ctx context.Context, s *set, of func(names.Owner) bool
 	})
 }
 
-// dumpElements returns the elements of a set for which want is true. It reads the set
-// until a dump was not interrupted by a change. If all are interrupted, it returns the
-// elements seen in any of them: an interrupted dump skips an element at most now and
-// then, and hardly ever the same one again.
+// dumpElements returns the elements of a set for which want is true, each once. A set that does
+// not exist has no elements.
 func (r *Ruleset) dumpElements(ctx context.Context, s *set, want func(*element) bool) ([]element, error) {
 	seen := make(map[element]bool)
 	var list []element
+	err := r.dumpAttributes(ctx, s, func(attrs []byte) {
+		if e := readElement(s, attrs); !seen[e] && want(&e) {
+			seen[e] = true
+			list = append(list, e)
+		}
+	})
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	}
+	return list, err
+}
+
+// dumpAttributes calls each with the attributes of every element of a set, possibly more than
+// once. It reads the set until a dump was not interrupted by a change. If all are interrupted, it
+// has called each for the elements seen in any of them: an interrupted dump skips an element at
+// most now and then, and hardly ever the same one again.
+func (r *Ruleset) dumpAttributes(ctx context.Context, s *set, each func(attrs []byte)) error {
 	for range attempts {
 		err := r.dump(ctx, func(b *sock.Requests) {
 			s.table.begin(b, s.label, unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP)
 			b.CString(unix.NFTA_SET_ELEM_LIST_TABLE, s.table.name)
 			b.CString(unix.NFTA_SET_ELEM_LIST_SET, s.name)
-		}, func(payload []byte) {
-			readElements(s, payload, func(e element) {
-				if !seen[e] && want(&e) {
-					seen[e] = true
-					list = append(list, e)
-				}
-			})
-		})
-		switch {
-		case errors.Is(err, unix.ENOENT):
-			return nil, nil
-		case !errors.Is(err, unix.EINTR):
-			return list, err
+		}, func(payload []byte) { eachElement(payload, each) })
+		if !errors.Is(err, unix.EINTR) {
+			return err
 		}
 	}
-	return list, nil
+	return nil
 }

@@ -121,30 +121,13 @@ func (r *Ruleset) Dropped(ctx context.Context) ([]Dropped, error) {
 // not exist has no elements.
 func (r *Ruleset) dumpCounters(ctx context.Context, s *set, each func(*element, Count)) error {
 	seen := map[key]bool{}
-	var err error
-	for range attempts {
-		err = r.dump(ctx, func(b *sock.Requests) {
-			s.table.begin(b, s.label, unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP)
-			b.CString(unix.NFTA_SET_ELEM_LIST_TABLE, s.table.name)
-			b.CString(unix.NFTA_SET_ELEM_LIST_SET, s.name)
-		}, func(payload []byte) {
-			sock.EachNetfilterAttribute(payload, func(kind uint16, value []byte) {
-				if kind != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
-					return
-				}
-				sock.EachAttribute(value, func(_ uint16, value []byte) {
-					if e := readElement(s, value); !seen[e.key] {
-						seen[e.key] = true
-						each(&e, readCounter(value))
-					}
-				})
-			})
-		})
-		if !errors.Is(err, unix.EINTR) {
-			break
+	err := r.dumpAttributes(ctx, s, func(attrs []byte) {
+		if e := readElement(s, attrs); !seen[e.key] {
+			seen[e.key] = true
+			each(&e, readCounter(attrs))
 		}
-	}
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINTR) { // an interrupted dump lacks an element at most
+	})
+	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
 	return err

@@ -169,15 +169,12 @@ func (e *element) putValue(b *sock.Requests) {
 	b.End(data)
 }
 
-// readElements calls each with the elements in an answer.
-func readElements(s *set, payload []byte, each func(element)) {
+// eachElement calls each with the attributes of every element in an answer.
+func eachElement(payload []byte, each func(attrs []byte)) {
 	sock.EachNetfilterAttribute(payload, func(kind uint16, value []byte) {
-		if kind != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
-			return
+		if kind == unix.NFTA_SET_ELEM_LIST_ELEMENTS {
+			sock.EachAttribute(value, func(_ uint16, attrs []byte) { each(attrs) })
 		}
-		sock.EachAttribute(value, func(_ uint16, value []byte) {
-			each(readElement(s, value))
-		})
 	})
 }
 
