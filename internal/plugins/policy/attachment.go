@@ -76,10 +76,7 @@ func (a *attachment) links(r *types100.Result) {
 // addressesOf returns the addresses of the container.
 func addressesOf(r *types100.Result) []netip.Addr {
 	var list []netip.Addr
-	for _, ip := range r.IPs {
-		if i := ip.Interface; i != nil && *i >= 0 && *i < len(r.Interfaces) && r.Interfaces[*i].Sandbox == "" {
-			continue // an address of the host
-		}
+	for _, ip := range sdk.ContainerIPs(r) {
 		if a, ok := netip.AddrFromSlice(ip.Address.IP); ok {
 			list = append(list, a.Unmap())
 		}

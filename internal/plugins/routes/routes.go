@@ -162,10 +162,7 @@ func (p *routes) routesOf(c *sdk.CmdArgs, r *types100.Result) ([]announce.Route,
 // addressesOf returns the addresses of the container in a result, with their prefix lengths.
 func addressesOf(r *types100.Result) []netip.Prefix {
 	var list []netip.Prefix
-	for _, ip := range r.IPs {
-		if i := ip.Interface; i != nil && *i >= 0 && *i < len(r.Interfaces) && r.Interfaces[*i].Sandbox == "" {
-			continue // an address of the host
-		}
+	for _, ip := range sdk.ContainerIPs(r) {
 		address, ok := netip.AddrFromSlice(ip.Address.IP)
 		if ones, bits := ip.Address.Mask.Size(); ok && bits > 0 {
 			address = address.Unmap()

@@ -105,3 +105,11 @@ func Addresses(r *types100.Result) []netip.Addr {
 	}
 	return all
 }
+
+// ContainerIPs returns the addresses of a result without those of the host's interfaces.
+func ContainerIPs(r *types100.Result) []*types100.IPConfig {
+	return slices.DeleteFunc(slices.Clone(r.IPs), func(ip *types100.IPConfig) bool {
+		i := ip.Interface
+		return i != nil && *i >= 0 && *i < len(r.Interfaces) && r.Interfaces[*i].Sandbox == ""
+	})
+}
