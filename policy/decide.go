@@ -22,6 +22,14 @@ type Flow struct {
 	Port     uint16
 }
 
+// String returns the flow in the notation of ParseFlow; only the number of a protocol that no
+// Service has.
+func (f Flow) String() string {
+	name := ProtocolName(f.Protocol)
+	_, known := protocols[name]
+	return span{proto: f.Protocol, ports: known, first: f.Port, last: f.Port}.String()
+}
+
 // Decision is the verdict on a packet. Rule is the name of the rule that decides, or
 // its place such as "egress.rules[2]"; "preset" and the name of the preset; "host" for ingress
 // from the host that no rule names; or "default".

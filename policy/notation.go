@@ -161,3 +161,33 @@ func (s Service) String() string {
 		return s.Protocol
 	}
 }
+
+// ParseFlow reads a service with one port or one type, as "tcp/443", "443/tcp" and "icmp/8".
+// Without a type, icmp and icmpv6 are an echo request.
+func ParseFlow(text string) (Flow, error) {
+	first, second, found := strings.Cut(text, "/")
+	if _, err := strconv.ParseUint(first, 10, 16); err == nil && found {
+		text = second + "/" + first
+	}
+	s, err := ParseService(text)
+	if err != nil {
+		return Flow{}, err
+	}
+	f := Flow{Protocol: protocols[s.Protocol]}
+	const echo, echoV6 = 8, 128
+	switch {
+	case s.Type != nil:
+		f.Port = uint16(*s.Type)
+	case s.Protocol == "icmp":
+		f.Port = echo
+	case s.Protocol == "icmpv6":
+		f.Port = echoV6
+	default:
+		port, err := strconv.ParseUint(s.Ports, 10, 16)
+		if err != nil {
+			return f, fmt.Errorf("service %q: give one port, such as %s/443", text, s.Protocol)
+		}
+		f.Port = uint16(port)
+	}
+	return f, nil
+}

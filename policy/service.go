@@ -32,6 +32,17 @@ var protocols = map[string]uint8{
 	"tcp": protoTCP, "udp": protoUDP, "sctp": protoSCTP, "icmp": protoICMP, "icmpv6": protoICMPv6,
 }
 
+// ProtocolName returns the name that a Service has for a protocol, or the number of a protocol
+// that no Service has.
+func ProtocolName(number uint8) string {
+	for name, n := range protocols {
+		if n == number {
+			return name
+		}
+	}
+	return strconv.Itoa(int(number))
+}
+
 // span is a service in numbers: all packets, those of a protocol, or a range of its ports.
 // The type of ICMP takes the place of the port.
 type span struct {
@@ -56,12 +67,7 @@ func (s span) String() string {
 	if s.any {
 		return "any"
 	}
-	name := strconv.Itoa(int(s.proto))
-	for n, number := range protocols {
-		if number == s.proto {
-			name = n
-		}
-	}
+	name := ProtocolName(s.proto)
 	switch {
 	case !s.ports:
 		return name

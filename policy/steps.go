@@ -28,6 +28,11 @@ type Step struct {
 	First, Last uint16
 }
 
+// Service returns the service in the notation of ParseService, or "any" for every service.
+func (s *Step) Service() string {
+	return span{proto: s.Protocol, any: s.Protocol == 0, ports: s.Ports, first: s.First, last: s.Last}.String()
+}
+
 // Steps returns the rules of a direction in the order in which they decide, and the verdict on
 // packets that none of them matches. It is Decide in another form.
 func (p *Policy) Steps(t Traffic) (steps []Step, fallback Verdict) {

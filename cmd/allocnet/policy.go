@@ -217,11 +217,11 @@ func (f *translateFlags) pod() (*networkpolicy.Pod, error) {
 	numbers := map[string][]uint16{}
 	for _, text := range f.ports {
 		name, service, _ := strings.Cut(text, "=")
-		flow, err := netpolicy.ParseFlow(service)
+		flow, err := policy.ParseFlow(service)
 		if err != nil {
 			return nil, usagef("--port %q: %w", text, err)
 		}
-		key := netpolicy.ProtocolText(flow.Protocol) + "/" + name
+		key := policy.ProtocolName(flow.Protocol) + "/" + name
 		numbers[key] = append(numbers[key], flow.Port)
 	}
 	pod.Port = func(_ policy.Traffic, protocol, name string) []uint16 { return numbers[protocol+"/"+name] }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/cmd/internal/netpolicy"
+	"github.com/allocnet/allocnet/policy"
 )
 
 func newPolicyDenied(a *app) *cobra.Command {
@@ -107,7 +108,7 @@ func peerOf(f *client.DeniedFlow) string {
 
 // serviceOf returns the service of a flow in the notation of policies.
 func serviceOf(f *client.DeniedFlow) string {
-	if _, err := netpolicy.ParseFlow(f.Protocol + "/1"); err != nil {
+	if _, err := policy.ParseFlow(f.Protocol + "/1"); err != nil {
 		return "protocol " + f.Protocol
 	}
 	return fmt.Sprintf("%s/%d", f.Protocol, f.Port)

@@ -64,7 +64,7 @@ type explanation struct {
 
 // explain prints which rules decide on a connection.
 func (a *app) explain(ctx context.Context, id, to, from, service string) error {
-	flow, err := netpolicy.ParseFlow(service)
+	flow, err := policy.ParseFlow(service)
 	if err != nil {
 		return usagef("%w", err)
 	}
@@ -94,7 +94,7 @@ func (a *app) explain(ctx context.Context, id, to, from, service string) error {
 			if peer.Is4() != mine.Is4() || !ofFamily(flow.Protocol, mine) {
 				continue
 			}
-			e := explanation{From: mine, To: peer, Service: netpolicy.FlowText(flow), Verdict: policy.Allow}
+			e := explanation{From: mine, To: peer, Service: flow.String(), Verdict: policy.Allow}
 			if from != "" {
 				e.From, e.To = peer, mine
 			}
@@ -113,7 +113,7 @@ func (a *app) explain(ctx context.Context, id, to, from, service string) error {
 
 // ofFamily reports whether a protocol exists in the family of an address.
 func ofFamily(protocol uint8, of netip.Addr) bool {
-	switch netpolicy.ProtocolText(protocol) {
+	switch policy.ProtocolName(protocol) {
 	case "icmp":
 		return of.Is4()
 	case "icmpv6":

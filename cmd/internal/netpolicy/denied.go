@@ -95,7 +95,7 @@ func (h *Host) denied(d *ruleset.Denial) client.DeniedFlow {
 	}
 	f := client.DeniedFlow{
 		ID: h.Allocation(d.Address), Direction: t.String(), Address: d.Address.String(), Peer: d.Peer.String(), PeerID: h.Allocation(d.Peer),
-		Protocol: ProtocolText(d.Protocol), Port: int(d.Port), Packets: d.Packets, Bytes: d.Bytes,
+		Protocol: policy.ProtocolName(d.Protocol), Port: int(d.Port), Packets: d.Packets, Bytes: d.Bytes,
 	}
 	if reason := Denial(h.Decisions(t, d.Address, d.Peer, policy.Flow{Protocol: d.Protocol, Port: d.Port})); reason != nil {
 		f.Rule, f.Network = reason.Rule, reason.Network

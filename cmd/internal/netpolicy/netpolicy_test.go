@@ -65,23 +65,6 @@ func TestRules(t *testing.T) {
 	}, lines)
 }
 
-func TestParseFlow(t *testing.T) {
-	for text, want := range map[string]policy.Flow{
-		"tcp/443": {Protocol: 6, Port: 443}, "443/tcp": {Protocol: 6, Port: 443}, "icmp": {Protocol: 1, Port: 8}, "icmp/3": {Protocol: 1, Port: 3},
-		"icmpv6": {Protocol: 58, Port: 128}, "sctp/9": {Protocol: 132, Port: 9},
-	} {
-		got, err := ParseFlow(text)
-		require.NoError(t, err, text)
-		require.Equal(t, want, got, text)
-	}
-	require.Equal(t, "udp/53", FlowText(policy.Flow{Protocol: 17, Port: 53}))
-	require.Equal(t, "47", FlowText(policy.Flow{Protocol: 47}))
-	for _, text := range []string{"tcp", "tcp/1-2", "x/1", "70000/tcp", "tcp/", ""} {
-		_, err := ParseFlow(text)
-		require.Error(t, err, text)
-	}
-}
-
 // record returns an allocation with an address in a network; conflist is its configuration.
 func record(id, address, conflist string, labels map[string]string, p *policy.Policy) allocnet.Record {
 	return allocnet.Record{
