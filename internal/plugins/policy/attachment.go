@@ -26,7 +26,7 @@ type attachment struct {
 	veth, bridge string
 }
 
-// Errors of the configuration, which a repetition does not mend.
+// Errors of the configuration. Setup does not retry after them.
 var (
 	errNoResult  = refusal("missing prevResult: place the policy plugin after the plugin that creates the interface")
 	errNoStore   = refusal("network policies need allocnet's records: use the library, the daemon or the plugin allocnet, and not the plugin binaries")
