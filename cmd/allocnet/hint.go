@@ -154,6 +154,7 @@ var hints = []struct {
 	{applies: is(configurator.ErrDifferent), text: say("`allocnet inspect ID` shows the existing allocation; `allocnet set` changes its policy, labels and bandwidth, " +
 		"`allocnet publish` and `unpublish` its host ports, and `allocnet teardown ID` removes it")},
 	{applies: isConflict, text: conflictHint},
+	{applies: saying(nil, "parse policy: ", "check policy: "), text: say("correct the policy at the place that the error names; `allocnet policy check FILE` checks it and changes nothing")},
 	{applies: is(configurator.ErrUnhealthy), text: unhealthyHint},
 	{applies: is(errLeftovers), text: say("`allocnet cleanup --force` with the same IDs removes them")},
 	{applies: netnsMissing, text: say("create it first (ip netns add NAME)[--create|, or let setup --create do it]")},

@@ -127,6 +127,7 @@ func TestPolicyErrors(t *testing.T) {
 	for _, args := range [][]string{{"nobody", "--to", "host"}, {"web", "--to", "nobody"}} {
 		require.Equal(t, "not-found", w.run(append([]string{"policy", "explain", args[0], "tcp/1", "--json"}, args[1:]...)...).failure(t, exitNo).Kind, args)
 	}
+	require.Contains(t, w.run("set", "web", "--policy", bad, "--json").failure(t, exitUsage).Hint, "allocnet policy check FILE")
 	refused := w.run("set", "web", "--policy", "isolated", "--json").failure(t, exitUsage)
 	require.Equal(t, "unserved", refused.Kind, "no plugin of its network enforces policies")
 	w.run("teardown", "web").ok(t)

@@ -11,9 +11,9 @@
 //
 // Attachments with the same policies share chains of rules (package ruleset). A link of ptp
 // leads to them by its group. Until the end of ADD it is in a group whose packets are
-// dropped, so none passes before the policy is active. The address of an attachment on a bridge leads to
-// the chains by an element, and the traffic within the bridge passes them because the plugin
-// has the bridge call the host's IP rules (br_netfilter).
+// dropped, so none passes before the policy is active. The address of an attachment on a
+// bridge leads to the chains by an element, and the traffic within the bridge passes them
+// because the plugin has the bridge call the host's IP rules (br_netfilter).
 //
 // Rules that select peers by labels look into a set that each selected attachment joins in
 // its ADD. Package policystate stores who uses which policy, and who has which labels.

@@ -34,14 +34,20 @@ func (p *plugin) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, err
 // Bind implements sdk.Binder: it does for the allocation what Add did for the slot.
 func (p *plugin) Bind(ctx context.Context, c *sdk.CmdArgs) error {
 	a, _, err := p.previous(c)
-	if err == nil {
-		err = a.requireEnforceable()
-	}
 	if err != nil {
 		return err
 	}
-	if err := a.apply(ctx); err != nil {
+	if err := a.prepare(ctx); err != nil {
 		return err
+	}
+	is, err := a.join(ctx)
+	if err != nil {
+		return err
+	}
+	if is == nil || is.Policy != a.member.Policy || a.member.Former != "" {
+		if err := a.lead(ctx); err != nil {
+			return err
+		}
 	}
 	return a.finish(ctx)
 }
@@ -62,10 +68,7 @@ func (p *plugin) previous(c *sdk.CmdArgs) (*attachment, *types100.Result, error)
 // enforce makes the policy, and adds the elements and sets the link's group, which lead to it.
 // That happens at the end of the chain.
 func (a *attachment) enforce(ctx context.Context) error {
-	if err := a.requireEnforceable(); err != nil {
-		return err
-	}
-	if err := a.callRules(ctx); err != nil {
+	if err := a.prepare(ctx); err != nil {
 		return err
 	}
 	if _, err := a.join(ctx); err != nil {
@@ -77,20 +80,13 @@ func (a *attachment) enforce(ctx context.Context) error {
 	return a.args.AddElements(ctx, sdk.Addition{Elements: a.elements()})
 }
 
-// apply makes the policy and the labels of an existing attachment active, in place of its former
-// ones. The caller calls finish afterwards.
-func (a *attachment) apply(ctx context.Context) error {
-	if err := a.callRules(ctx); err != nil {
+// prepare refuses a policy that would not be enforced, and makes the traffic within a bridge pass the
+// rules.
+func (a *attachment) prepare(ctx context.Context) error {
+	if err := a.requireEnforceable(); err != nil {
 		return err
 	}
-	is, err := a.join(ctx)
-	if err != nil {
-		return err
-	}
-	if is == nil || is.Policy != a.member.Policy || a.member.Former != "" {
-		return a.lead(ctx)
-	}
-	return nil
+	return a.callRules(ctx)
 }
 
 // setGroup makes the link lead to the policy at the end of the chain.

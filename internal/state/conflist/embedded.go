@@ -110,9 +110,12 @@ func (o EmbeddedOptions) validate() error {
 	return validateMTU(o.MTU, v6)
 }
 
+// ErrPolicyOfBinaries is the error of a network policy together with ForBinaries.
+var ErrPolicyOfBinaries = errors.New("plugin binaries cannot enforce network policies: use the engine auto or native, or no policy")
+
 func (o EmbeddedOptions) validatePolicy() error {
 	if o.Policy != nil && o.ForBinaries {
-		return errors.New("policy: plugin binaries cannot enforce network policies: use the engine auto or native, or no policy")
+		return fmt.Errorf("policy: %w", ErrPolicyOfBinaries)
 	}
 	return o.Policy.Validate()
 }

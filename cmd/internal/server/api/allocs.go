@@ -2,8 +2,10 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 
@@ -68,9 +70,27 @@ func applied(status *configurator.Status, err error) (any, error) {
 func (a *API) update(r *http.Request, b *body) (work, error) {
 	var change configurator.Change
 	err := b.decode(&change, false)
+	if err == nil {
+		err = refuseNull(b.Bytes())
+	}
 	return func(ctx context.Context) (any, error) {
 		return applied(a.options.Service().Update(ctx, pathID(r), change))
 	}, err
+}
+
+// refuseNull returns an error for fields that are null: a client can mean a removal, but a Change
+// leaves what it does not have.
+func refuseNull(object []byte) error {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(object, &fields); err != nil {
+		return fmt.Errorf("%w: %w", wire.ErrMalformed, err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		if string(fields[name]) == "null" {
+			return fmt.Errorf("%w: %s: is null: leave it out to keep what the allocation has; {} ends its policy or its limits", wire.ErrMalformed, name)
+		}
+	}
+	return nil
 }
 
 func (a *API) attach(r *http.Request, b *body) (work, error) {

@@ -26,6 +26,8 @@ func TestAnswers(t *testing.T) {
 		{"GET", "/v1/history?limit=0", "", 400, `is not a number of at least 1`},
 		{"GET", "/v1/networks", "", 200, `"skipped":[{"file":"/conf/broken.conflist","error":{"kind":"internal","message":"/conf/broken.conflist: is broken"`},
 		{"GET", "/v1/status", "", 200, `"engine":"auto","networks":[]`},
+		{"PATCH", "/v1/allocs/a", `{"labels":{"a":null},"policy":null}`, 400, `policy: is null: leave it out`},
+		{"PATCH", "/v1/allocs/a", `{"bandwidth":null}`, 400, `bandwidth: is null: leave it out`},
 		{"PATCH", "/v1/allocs/a", `{"policy":{"egress":{"rules":[{"peers":[{"cidr":"x"}]}]}}}`, 400, `policy.egress.rules[0].peers[0].cidr (line 1, column 11): \"x\" is not a network`},
 		{"PUT", "/v1/allocs/a", `{"policy":{"egress":{"rules":[{"services":[{"protocol":"tcp","ports":"9-1"}]}]}},"netns":"/n"}`, 400, `egress.rules[0].services[0].ports`},
 		{"GET", "/v1/denials", "", 200, `"flows":[{"id":"a","direction":"egress","address":"10.1.0.2","peer":"10.1.0.3","peerID":"b","protocol":"tcp","port":80,"rule":"default","packets":2,"bytes":120}]`},

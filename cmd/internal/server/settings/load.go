@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/state/conflist"
 )
 
 // DefaultFile is read if no other file is named and it exists.
@@ -59,7 +60,7 @@ func (s Source) Load() (Settings, error) {
 		errs = append(errs, s.Flags.apply(&loaded)...)
 	}
 	if len(errs) == 0 && loaded.Policy.Policy != nil && loaded.Engine == configurator.EngineExec {
-		errs = append(errs, &Error{Origin: s.Path(), Key: "policy", Problem: "plugin binaries cannot enforce network policies: use the engine auto or native, or no policy"})
+		errs = append(errs, &Error{Origin: s.Path(), Key: "policy", Problem: conflist.ErrPolicyOfBinaries.Error()})
 	}
 	return loaded, errors.Join(errs...)
 }
