@@ -1,14 +1,20 @@
 package builtin_test
 
 import (
+	"net"
+	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/state/policystate"
+	"github.com/allocnet/allocnet/sandbox"
 )
 
 // policed returns the configuration of the plugin policy for an allocation. policy is "" for none.
@@ -82,4 +88,48 @@ func files(t *testing.T, dir string) []string {
 		list = append(list, found...)
 	}
 	return list
+}
+
+// TestPolicyChangeInterrupted: an interrupted change of the policy has not ended the connections that
+// it denies; Repair does.
+func TestPolicyChangeInterrupted(t *testing.T) {
+	g := newGuardTest(t)
+	dir := t.TempDir()
+	g.native.exec.Host.Policies = policystate.New(dir)
+	conf := guardedLinks("net")
+	a, result, _ := g.add("a", conf)
+	t.Cleanup(func() { _, _ = g.native.run("DEL", a, withResult(t, conf, result)) })
+	require.NoError(t, g.run("ADD", a, policed(conf, "a", ""), result))
+	t.Cleanup(func() { _ = g.run("DEL", a, policed(conf, "a", ""), result) })
+
+	s, err := sandbox.Open(a.netns)
+	require.NoError(t, err)
+	defer s.Close()
+	var l net.Listener
+	to := net.JoinHostPort(address(result), "90")
+	require.NoError(t, s.Do(func() (err error) {
+		l, err = net.Listen("tcp", to)
+		return err
+	}))
+	defer l.Close()
+	c, err := net.Dial("tcp", to)
+	require.NoError(t, err)
+	defer c.Close()
+	tracked := func() bool {
+		flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
+		require.NoError(t, err)
+		return slices.ContainsFunc(flows, func(f *netlink.ConntrackFlow) bool { return f.Forward.DstPort == 90 })
+	}
+	require.True(t, tracked())
+
+	denying := policed(conf, "a", "")
+	denying["runtimeConfig"].(object)["policy"].(object)["policy"] = object{
+		"ingress": object{"rules": []any{object{"action": "deny", "peers": []any{object{"name": "host"}}}}}}
+	unreadable := filepath.Join(dir, "members", "other.json")
+	require.NoError(t, os.WriteFile(unreadable, []byte("x"), 0o600))
+	require.ErrorContains(t, g.run(sdk.Repair, a, denying, result), "end connections")
+	require.True(t, tracked())
+	require.NoError(t, os.Remove(unreadable))
+	require.NoError(t, g.run(sdk.Repair, a, denying, result))
+	require.False(t, tracked())
 }

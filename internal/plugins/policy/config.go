@@ -60,7 +60,18 @@ func New(conf []byte) (sdk.Plugin, error) {
 	}
 	runtimeErr := p.Runtime(&runtime)
 	invalid := validate("policy", p.Policy)
-	return p, errors.Join(sdk.FirstError(err, runtimeErr, invalid), p.read(runtime.Policy))
+	return p, errors.Join(sdk.FirstError(err, runtimeErr, refuseNull(conf), invalid), p.read(runtime.Policy))
+}
+
+// refuseNull returns an error for a policy of the network that is null, which would allow everything.
+func refuseNull(conf []byte) error {
+	var own struct {
+		Policy json.RawMessage `json:"policy"`
+	}
+	if json.Unmarshal(conf, &own) == nil && string(own.Policy) == "null" {
+		return refusal("plugin policy: policy: is null: leave the key out, or give it a value")
+	}
+	return nil
 }
 
 // WithRuntime implements sdk.RuntimeConfigured.

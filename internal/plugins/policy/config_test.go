@@ -18,6 +18,7 @@ func TestNew(t *testing.T) {
 		`{`:                               "",
 		`{"policy": {"presets": ["no"]}}`: "plugin policy: policy: ",
 		`{"policy": {"ingres": {}}}`:      "ingres",
+		`{"policy": null}`:                "policy: is null",
 		`{"runtimeConfig": {"policy": {"policy": {"egress": {"default": "no"}}}}}`: "runtimeConfig.policy: check policy: egress.default",
 	} {
 		_, err := New([]byte(conf))

@@ -31,12 +31,12 @@ func (m *Member) labels() []string {
 
 // PutMember adds a member or replaces it. is is the member that it replaces; nil if there is
 // none. Its file goes first, so that DeleteMember finds what an interrupted call has left. If the
-// labels change, the member is Changing until EndChange.
+// labels or the policy change, the member is Changing until EndChange.
 func (s *Session) PutMember(m, is *Member) error {
 	now := m.labels()
 	m.Changing, m.Stale = false, nil
 	if is != nil {
-		m.Changing = is.Changing || !slices.Equal(is.labels(), now)
+		m.Changing = is.Changing || is.Policy != m.Policy || !slices.Equal(is.labels(), now)
 		for _, label := range slices.Concat(is.labels(), is.Stale) {
 			if !slices.Contains(now, label) && !slices.Contains(m.Stale, label) {
 				m.Stale = append(m.Stale, label)
@@ -63,7 +63,8 @@ func (m *Member) equal(o *Member) bool {
 		maps.Equal(m.Labels, o.Labels) && slices.Equal(m.Addresses, o.Addresses)
 }
 
-// EndChange records that a member is only in the selections of its labels.
+// EndChange records that a member is only in the selections of its labels, and has no connections that
+// its policy denies.
 func (s *Session) EndChange(m *Member) error {
 	if !m.Changing {
 		return nil

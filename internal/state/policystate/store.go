@@ -39,8 +39,9 @@ type Member struct {
 	// Former is the ID of the policy that the attachment had, while its link or its elements
 	// may still lead to it; "" for none.
 	Former string `json:"former,omitempty"`
-	// Changing says that the labels have changed, while the attachment may still be in selections
-	// of the former ones. Stale are the names of former labels under which it may be found.
+	// Changing says that the labels or the policy have changed, while the attachment may still be
+	// in selections of the former labels, or have connections that are denied now. Stale are the
+	// names of former labels under which it may be found.
 	Changing bool     `json:"changing,omitempty"`
 	Stale    []string `json:"stale,omitempty"`
 	// Gone says that the attachment is removed, and only the policies that it had may have to be
