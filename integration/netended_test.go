@@ -14,8 +14,8 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 )
 
-// TestPolicyEndsConnections: a TCP connection that a new policy denies ends, whichever end sends next,
-// and of the two ends only one is denied. Another connection goes on.
+// TestPolicyEndsConnections: a TCP connection that a new policy denies ends, whichever end sends next.
+// The policy is that of the server's ingress only. Connections that it allows go on.
 func TestPolicyEndsConnections(t *testing.T) {
 	for _, main := range []string{"ptp", "bridge"} {
 		t.Run(main, func(t *testing.T) { testPolicyEndsConnections(t, main) })
