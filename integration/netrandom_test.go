@@ -65,6 +65,7 @@ type random struct {
 	network   *policy.Policy // of its network
 	addresses [2]netip.Addr  // IPv4 and IPv6
 	gateways  [2]netip.Addr
+	subnets   [2]netip.Prefix
 }
 
 func (r *randomPolicies) list() (all []configurator.Allocation) {
@@ -127,7 +128,7 @@ func newRandomPolicies(h *host, seed uint64) *randomPolicies {
 		}
 		var of *policy.Policy
 		if i%2 == 1 {
-			of = &policy.Policy{Egress: &policy.Direction{Rules: []policy.Rule{{Action: policy.Deny, Services: []policy.Service{{Protocol: "udp", Ports: "90"}}}}}}
+			of = &policy.Policy{Presets: []policy.Preset{policy.NoHost}, Egress: &policy.Direction{Rules: []policy.Rule{{Action: policy.Deny, Services: []policy.Service{{Protocol: "udp", Ports: "90"}}}}}}
 			plugins[len(plugins)-1]["policy"] = of
 		}
 		h.network(n.name, plugins...)
@@ -147,7 +148,8 @@ func newRandomPolicies(h *host, seed uint64) *randomPolicies {
 			s := h.setUp(a.Allocation)
 			a.addresses = [2]netip.Addr{netip.MustParseAddr(s.Address), netip.MustParseAddr(s.AddressIPv6)}
 			for k, subnet := range []string{n.families.v4, n.families.v6} {
-				a.gateways[k] = netip.MustParsePrefix(subnet).Masked().Addr().Next()
+				a.subnets[k] = netip.MustParsePrefix(subnet)
+				a.gateways[k] = a.subnets[k].Addr().Next()
 			}
 		}
 	}
@@ -216,7 +218,7 @@ func pick[T any](r *rand.Rand, list ...T) T { return list[r.IntN(len(list))] }
 
 func (r *randomPolicies) policy() *policy.Policy {
 	p := &policy.Policy{Ingress: r.direction(), Egress: r.direction()}
-	for _, preset := range []policy.Preset{policy.Isolated, policy.EgressOnly, policy.NoMetadata, policy.NoPrivate} {
+	for _, preset := range []policy.Preset{policy.Isolated, policy.EgressOnly, policy.NoMetadata, policy.NoPrivate, policy.NoHost, policy.NoHost} {
 		if r.IntN(10) == 0 {
 			p.Presets = append(p.Presets, preset)
 		}
@@ -302,6 +304,7 @@ func remoteOf(a *random, address netip.Addr, host bool) policy.Remote {
 func (e *ends) decisions() (list []policy.Decision) {
 	if e.from != nil {
 		e.receiver.Labels = nil
+		e.receiver.OwnNetwork = slices.ContainsFunc(e.from.subnets[:], func(p netip.Prefix) bool { return p.Contains(e.receiver.Addr) })
 		if e.to != nil {
 			e.receiver.Labels = e.to.Labels
 		}
@@ -388,7 +391,7 @@ func (r *randomPolicies) flow() *flow {
 	e.receiver = remoteOf(e.to, e.to.addresses[v6], false)
 	f.to = netip.AddrPortFrom(e.to.addresses[v6], e.service.Port)
 	if (f.protocol == "udp" || f.protocol == "tcp") && r.IntN(3) == 0 { // through the host port
-		e.service.Port = 80
+		e.service.Port, e.receiver.HostPort = 80, true
 		to := hostAddress
 		if f.netns == "" && v6 == 0 {
 			to = netip.MustParseAddr("127.0.0.1")

@@ -59,7 +59,7 @@ routes {
 }
 
 # The network policy of all allocations in the embedded network, besides that of each
-# allocation: presets (isolated, egress-only, no-metadata, no-private), or the path of
+# allocation: presets (isolated, egress-only, no-metadata, no-host, no-private), or the path of
 # one file in JSON that only root can write, which a reload reads again. An allocation
 # keeps the policy with which it was set up. See docs/policy.md.
 #policy = []

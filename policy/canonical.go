@@ -14,6 +14,9 @@ func (p *Policy) Canonical() []byte {
 	var lines []string
 	for _, t := range []Traffic{Ingress, Egress} {
 		lines = append(lines, fmt.Sprintf("%s default %s", t, p.fallback(t)))
+		if p.fallback(t) == Allow && p.closesHost(t) {
+			lines = append(lines, fmt.Sprintf("%s %s", t, byNoHost))
+		}
 		for _, r := range p.sources(t) {
 			for _, peer := range r.canonicalPeers() {
 				for _, s := range r.spans() {

@@ -13,6 +13,17 @@ type Remote struct {
 	Labels     map[string]string
 	// Host says that the address is one of the host's own. It is ignored with Known.
 	Host bool
+	// OwnNetwork says that the address is in the network of the allocation whose policy decides,
+	// or that of the gateway of that network.
+	OwnNetwork bool
+	// HostPort says that the packet was sent to a host port of the allocation.
+	HostPort bool
+}
+
+// elsewhere reports whether the address is the host's or another allocation's, but not in the own
+// network: what the preset no-host denies.
+func (r *Remote) elsewhere() bool {
+	return !r.OwnNetwork && (r.Host || r.Known && !r.HostPort)
 }
 
 // Flow is what the first packet of a connection carries: the number of the protocol and the
@@ -62,8 +73,9 @@ const (
 // an allocation's ID, a selector, "host", a CIDR by the length of its prefix ("metadata"
 // being CIDRs of full length), "world", and every peer of a rule without peers. Among equally
 // specific rules, one that denies decides. If no rule matches, ingress from the host is
-// allowed, and the default decides on everything else. Ingress from the host is also
-// allowed if only rules match that do not name "host".
+// allowed, egress to what the preset "no-host" is about denied if the policy has it, and the default
+// decides on everything else. Ingress from the host is also allowed if only rules match that do not
+// name "host".
 func (p *Policy) Decide(t Traffic, remote Remote, flow Flow) Decision {
 	remote.Addr = remote.Addr.Unmap().WithZone("")
 	remote.Host = remote.Host && !remote.Known
@@ -78,8 +90,11 @@ func (p *Policy) Decide(t Traffic, remote Remote, flow Flow) Decision {
 			best, decision = rank, Decision{verdict, rule.name}
 		}
 	}
-	if t == Ingress && remote.Host && best != rankHost {
+	switch {
+	case t == Ingress && remote.Host && best != rankHost:
 		return Decision{Allow, byHost}
+	case best == rankNone && decision.Verdict == Allow && p.closesHost(t) && remote.elsewhere():
+		return Decision{Deny, byNoHost}
 	}
 	return decision
 }

@@ -138,6 +138,9 @@ func TestPresets(t *testing.T) {
 			"192.168.1.1": "deny preset no-private", "100.64.0.1": "deny preset no-private", "fd12::1": "deny preset no-private",
 			"fe80::1": "deny preset no-private", "169.254.1.1": "deny preset no-private", "2001:db8::1": "allow default",
 		}},
+		"no-host": {&Policy{Presets: []Preset{NoHost}}, map[string]string{
+			"8.8.8.8": "allow default", "10.0.0.1": "allow default", "169.254.169.254": "allow default",
+		}},
 		"together": {&Policy{Presets: []Preset{EgressOnly, NoPrivate, NoMetadata}}, map[string]string{
 			"8.8.8.8": "allow preset egress-only", "10.0.0.1": "deny preset no-private", "169.254.169.254": "deny preset no-metadata",
 		}},

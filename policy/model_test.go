@@ -29,6 +29,10 @@ func (s *Step) matchesPeer(remote Remote) bool {
 		return remote.Known && s.Selector.Matches(remote.Labels)
 	case s.Allocation != "":
 		return remote.Known && s.Allocation == remote.Allocation
+	case s.OtherNetwork && s.Host:
+		return remote.Host && !remote.Known && !remote.OwnNetwork
+	case s.OtherNetwork:
+		return remote.Known && !remote.HostPort && !remote.OwnNetwork
 	case s.Host:
 		return remote.Host && !remote.Known
 	case s.World:
@@ -50,7 +54,7 @@ func pick[T any](u universe, list ...T) T { return list[u.IntN(len(list))] }
 
 func (u universe) policy() *Policy {
 	p := &Policy{}
-	for _, preset := range []Preset{Isolated, EgressOnly, NoMetadata, NoPrivate} {
+	for _, preset := range []Preset{Isolated, EgressOnly, NoMetadata, NoPrivate, NoHost} {
 		if u.IntN(8) == 0 {
 			p.Presets = append(p.Presets, preset)
 		}
@@ -136,6 +140,7 @@ func (u universe) remote() Remote {
 		"169.254.1.1", "169.254.169.254", "192.0.0.192", "168.63.129.16", "8.8.8.8", "255.255.255.254", "255.255.255.255",
 		"fd00::", "fd00::1", "fd00::2", "fe80::1", "fe90::1", "2001:db8::1", "fd00:ec2::254", "fd20:ce::254", "::",
 		"ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"))}
+	r.OwnNetwork, r.HostPort = u.IntN(2) == 0, u.IntN(4) == 0
 	switch u.IntN(4) {
 	case 0:
 		r.Host = true

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/allocnet/allocnet/internal/strictjson"
 )
@@ -149,6 +150,11 @@ func (p *Policy) fallback(t Traffic) Verdict {
 		}
 	}
 	return Allow
+}
+
+// closesHost reports whether the policy has the preset no-host, which concerns one direction.
+func (p *Policy) closesHost(t Traffic) bool {
+	return p != nil && t == Egress && slices.Contains(p.Presets, NoHost)
 }
 
 // action returns the rule's verdict, with its default.

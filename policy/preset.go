@@ -21,7 +21,14 @@ const (
 	// of RFC 1918, RFC 6598, RFC 3927, and fc00::/7 and fe80::/10. It also denies egress to
 	// allocations with such addresses.
 	NoPrivate Preset = "no-private"
+	// NoHost denies by default egress to the other addresses of the host and to the other
+	// networks on it: addresses of the host and of allocations outside the allocation's own
+	// network. Host ports of allocations in other networks stay reachable, as from everywhere.
+	NoHost Preset = "no-host"
 )
+
+// byNoHost is the name of a decision of NoHost.
+const byNoHost = "preset " + string(NoHost)
 
 // metadata are the addresses of the services by which cloud providers give metadata, and
 // often credentials, to their machines, tasks and pods. Sources, all public documentation:
@@ -70,6 +77,7 @@ var presets = map[Preset]*Policy{
 		Egress:  &Direction{Default: Deny, Rules: []Rule{{Peers: []Peer{{Name: nameWorld}}}}},
 	},
 	NoMetadata: {Egress: &Direction{Rules: []Rule{{Action: Deny, Peers: []Peer{{Name: nameMetadata}}}}}},
+	NoHost:     {}, // is not about particular addresses: see Remote.elsewhere
 	NoPrivate:  {Egress: &Direction{Rules: []Rule{{Action: Deny, Peers: append(cidrs(private), Peer{Name: nameHost})}}}},
 }
 

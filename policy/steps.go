@@ -13,12 +13,16 @@ type Step struct {
 	// Rule is the name that a Decision of this rule has.
 	Rule    string
 	Verdict Verdict
-	// At most one of these fields is set; without any, every peer matches.
+	// At most one of these fields is set, or Host with OtherNetwork; without any, every peer matches.
 	Selector   *Selector
 	Allocation string
 	Host       bool
-	World      bool           // except for Except
-	Prefixes   []netip.Prefix // of one length, or of both families
+	World      bool // except for Except
+	// OtherNetwork is true for addresses of the host, with Host, or of allocations, without,
+	// that are not in the own network: see Remote.OwnNetwork. It does not apply to what was sent
+	// to a host port of an allocation.
+	OtherNetwork bool
+	Prefixes     []netip.Prefix // of one length, or of both families
 	// Except are the addresses that do not belong to World; none contains another.
 	Except []netip.Prefix
 	// Protocol is 0 for every protocol. The Ports from First to Last are types of ICMP if the
@@ -55,7 +59,11 @@ func (p *Policy) Steps(t Traffic) (steps []Step, fallback Verdict) {
 	for i := range list {
 		steps = append(steps, list[i].Step)
 	}
-	return steps, p.fallback(t)
+	fallback = p.fallback(t)
+	if fallback == Allow && p.closesHost(t) {
+		steps = append(steps, Step{Rule: byNoHost, Verdict: Deny, Host: true, OtherNetwork: true}, Step{Rule: byNoHost, Verdict: Deny, OtherNetwork: true})
+	}
+	return steps, fallback
 }
 
 // maxSteps is the maximum number of Steps of a direction. The first packet of a connection passes

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
@@ -17,10 +18,11 @@ type Host struct {
 	local map[netip.Addr]bool
 }
 
-// end is an address of an allocation in a network that enforces policies.
+// end is an interface of an allocation in a network that enforces policies.
 type end struct {
 	id, network string
 	labels      map[string]string
+	networks    []netip.Prefix // of the interface's addresses and gateways
 	own         *policy.Policy // of the allocation
 	general     *policy.Policy // of the network
 }
@@ -75,9 +77,14 @@ func (h *Host) add(r *allocnet.Record, known map[string]network) error {
 }
 
 func (h *Host) addInterface(r *allocnet.Record, i *allocnet.Interface, general *policy.Policy) {
+	e := &end{r.ID, i.Network, r.Labels, []netip.Prefix{netip.MustParsePrefix("fe80::/10")}, r.Policy, general}
 	for _, a := range i.Addresses {
 		if p, err := netip.ParsePrefix(a.Address); err == nil {
-			h.ends[p.Addr().Unmap()] = &end{r.ID, i.Network, r.Labels, r.Policy, general}
+			e.networks = append(e.networks, p.Masked())
+			h.ends[p.Addr().Unmap()] = e
+		}
+		if g, err := netip.ParseAddr(a.Gateway); err == nil {
+			e.networks = append(e.networks, netip.PrefixFrom(g, g.BitLen()))
 		}
 	}
 }
@@ -166,6 +173,7 @@ func (h *Host) Decisions(t policy.Traffic, of, peer netip.Addr, flow policy.Flow
 		return nil
 	}
 	remote := policy.Remote{Addr: peer, Host: h.local[peer.Unmap()]}
+	remote.OwnNetwork = slices.ContainsFunc(e.networks, func(p netip.Prefix) bool { return p.Contains(peer.Unmap()) })
 	if p := h.ends[peer.Unmap()]; p != nil {
 		remote.Known, remote.Allocation, remote.Labels = true, p.id, p.labels
 	}

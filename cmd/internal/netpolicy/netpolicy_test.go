@@ -35,7 +35,7 @@ func TestRead(t *testing.T) {
 		require.Equal(t, wanted, got, text)
 	}
 	for text, want := range map[string]string{
-		"isolate":         `"isolate" is neither a file nor a list of presets; the presets are isolated, egress-only, no-metadata, no-private`,
+		"isolate":         `"isolate" is neither a file nor a list of presets; the presets are isolated, egress-only, no-metadata, no-host, no-private`,
 		"isolated,x":      "neither a file",
 		file + "x":        "no such file",
 		"-":               `standard input: parse policy: egress: unknown field "defalt"`,
@@ -104,6 +104,19 @@ func TestExplain(t *testing.T) {
 	require.Equal(t, "host", h.Explain(addr("127.0.0.1"), db, tcp(22))[0].Rule)
 	require.Equal(t, []string{"10.1.0.3 (allocation db)", "127.0.0.1 (host)", "192.0.2.1"},
 		[]string{h.Describe(db), h.Describe(addr("127.0.0.1")), h.Describe(addr("192.0.2.1"))})
+
+	closed, err := New([]allocnet.Record{
+		record("a", "10.1.0.2/16", `{"plugins":[{"type":"policy","policy":{"presets":["no-host"]}}]}`, nil, nil),
+		record("b", "10.1.0.3/16", open, nil, nil), record("c", "10.2.0.3/16", open, nil, nil),
+	})
+	require.NoError(t, err)
+	for to, want := range map[string]string{"10.1.0.3": "", "198.51.100.1": "", "10.2.0.3": "preset no-host", "127.0.0.1": "preset no-host"} {
+		rule := ""
+		if d := Denial(closed.Explain(addr("10.1.0.2"), addr(to), tcp(80))); d != nil {
+			rule = d.Rule
+		}
+		require.Equal(t, want, rule, to)
+	}
 
 	_, err = New([]allocnet.Record{record("a", "10.1.0.2/16", `{"plugins":[{"type":"policy","policy":{"x":1}}]}`, nil, nil)})
 	require.ErrorContains(t, err, `allocation "a": network "net": `)

@@ -40,6 +40,10 @@ func peerText(s *policy.Step) string {
 		return policy.Peer{Selector: s.Selector}.String()
 	case s.Allocation != "":
 		return policy.Peer{Allocation: s.Allocation}.String()
+	case s.OtherNetwork && s.Host:
+		return "host, but not the gateway"
+	case s.OtherNetwork:
+		return "allocations of other networks"
 	case s.Host:
 		return "host"
 	case s.World:

@@ -15,6 +15,7 @@ type Flow struct {
 	Protocol            uint8
 	Source, Destination netip.Addr
 	Port                uint16 // of the destination; of ICMP the type
+	Redirected          bool   // the first packet was sent to another address or port
 }
 
 // FlushFlows deletes the entries from or to one of the addresses for which gone returns true.
@@ -38,8 +39,11 @@ func (c *Conn) FlushFlows(ctx context.Context, addresses []netip.Addr, gone func
 
 func (e *entry) flow() Flow {
 	f := Flow{Protocol: e.protocol, Source: e.source, Destination: e.answers.source, Port: e.answers.sourcePort}
+	f.Redirected = e.destination != e.answers.source
 	if f.Protocol == unix.IPPROTO_ICMP || f.Protocol == unix.IPPROTO_ICMPV6 {
 		f.Port = uint16(e.icmpType)
+	} else if e.port != e.answers.sourcePort {
+		f.Redirected = true
 	}
 	return f
 }

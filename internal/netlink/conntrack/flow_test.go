@@ -32,10 +32,10 @@ func TestFlushFlows(t *testing.T) {
 		require.NotContains(t, left, six)
 		require.NotContains(t, left, in)
 		require.ElementsMatch(t, []Flow{
-			{unix.IPPROTO_UDP, addresses[0], netip.MustParseAddr("192.0.2.2"), 53},
-			{unix.IPPROTO_TCP, netip.MustParseAddr("192.0.2.2"), addresses[0], 80},
-			{unix.IPPROTO_UDP, netip.MustParseAddr("192.0.2.2"), addresses[0], 81},
-			{unix.IPPROTO_UDP, addresses[1], netip.MustParseAddr("2001:db8::2"), 53},
+			{unix.IPPROTO_UDP, addresses[0], netip.MustParseAddr("192.0.2.2"), 53, false},
+			{unix.IPPROTO_TCP, netip.MustParseAddr("192.0.2.2"), addresses[0], 80, true},
+			{unix.IPPROTO_UDP, netip.MustParseAddr("192.0.2.2"), addresses[0], 81, false},
+			{unix.IPPROTO_UDP, addresses[1], netip.MustParseAddr("2001:db8::2"), 53, false},
 		}, seen)
 	})
 }

@@ -51,13 +51,17 @@ type PolicyRule struct {
 	Service Service
 }
 
-// Peer is the other end of a packet. At most one field is set; without any, every peer matches.
+// Peer is the other end of a packet. At most one field is set, besides Except; without any, every
+// peer matches.
 type Peer struct {
 	Selection string         // the name of a selection
 	Prefixes  []netip.Prefix // of both families; none contains another
 	Host      bool           // an address of the host
 	World     bool           // neither the host nor an allocation, nor one of Except
-	Except    []netip.Prefix // of World, as Prefixes
+	Except    []netip.Prefix // of World, Host and Allocations, as Prefixes
+	// Allocations stands for the addresses of all allocations in networks with policies, unless
+	// the packet was sent to one of their host ports.
+	Allocations bool `json:",omitempty"`
 }
 
 // Service is what a packet is for. The zero value matches every packet.
@@ -228,16 +232,24 @@ func (n *policyParts) peer(name string, d int, p *Peer) ([]expr.Any, bool) {
 		}
 		return []expr.Any{t.peer(d, 0), protocol(t.addrLen), inSet(s)}, true
 	case p.Host:
-		return append(local, equal(native(unix.RTN_LOCAL))), true
+		return n.except(name, d, p, append(local, equal(native(unix.RTN_LOCAL)))), true
+	case p.Allocations:
+		exprs := append([]expr.Any{&expr.Ct{Key: expr.CtKeySTATUS, Register: 1}}, []expr.Any{mask(native(uint32(dstNAT)), native(0)), equal(native(0))}...)
+		return n.except(name, d, p, append(exprs, t.peer(d, 0), inSet(t.policy.known))), true
 	case p.World:
 		exprs := []expr.Any{t.peer(d, 0), notInSet(t.policy.known)}
 		exprs = append(append(exprs, local...), unequal(native(unix.RTN_LOCAL)))
-		if s := n.prefixes(name, p.Except); s != nil {
-			exprs = append(exprs, t.peer(d, 0), protocol(t.addrLen), notInSet(s))
-		}
-		return exprs, true
+		return n.except(name, d, p, exprs), true
 	}
 	return nil, true
+}
+
+// except appends the condition that the peer is not one of Except.
+func (n *policyParts) except(name string, d int, p *Peer, exprs []expr.Any) []expr.Any {
+	if s := n.prefixes(name, p.Except); s != nil {
+		exprs = append(exprs, n.table.peer(d, 0), protocol(n.table.addrLen), notInSet(s))
+	}
+	return exprs
 }
 
 // prefixes adds a set of prefixes, or returns nil if none is of the family.

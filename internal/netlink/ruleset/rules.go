@@ -286,10 +286,12 @@ func anyBit(bits uint32) []expr.Any {
 	return []expr.Any{mask(native(bits), native(0)), unequal(native(0))}
 }
 
+// dstNAT is IPS_DST_NAT.
+const dstNAT = 1 << 5
+
 // redirected matches connections with a translated destination, as host ports translate
 // it.
 func redirected() []expr.Any {
-	const dstNAT = 1 << 5 // IPS_DST_NAT
 	return append([]expr.Any{&expr.Ct{Key: expr.CtKeySTATUS, Register: 1}}, anyBit(dstNAT)...)
 }
 

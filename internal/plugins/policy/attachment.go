@@ -1,9 +1,11 @@
 package policy
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -48,7 +50,7 @@ func (p *plugin) attachmentOf(c *sdk.CmdArgs, r *types100.Result) (*attachment, 
 	}
 	a.links(r)
 	var err error
-	if a.policy, err = p.compile(c.Instance); err != nil || a.policy == nil {
+	if a.policy, err = p.compile(c.Instance, r); err != nil || a.policy == nil {
 		return a, err
 	}
 	if a.veth == "" {
@@ -82,6 +84,31 @@ func addressesOf(r *types100.Result) []netip.Addr {
 		}
 	}
 	return list
+}
+
+// ownNetworks returns the networks of the container's addresses, and its gateways: what the preset
+// no-host leaves open. IPv6 link-local addresses of the host are those of the attachment's link.
+func ownNetworks(r *types100.Result) []netip.Prefix {
+	list := []netip.Prefix{netip.MustParsePrefix("fe80::/10")}
+	for _, ip := range sdk.ContainerIPs(r) {
+		if a, ok := netip.AddrFromSlice(ip.Address.IP); ok {
+			bits, _ := ip.Address.Mask.Size()
+			list = append(list, netip.PrefixFrom(a.Unmap(), bits).Masked())
+		}
+		if a, ok := netip.AddrFromSlice(ip.Gateway); ok {
+			list = append(list, netip.PrefixFrom(a.Unmap(), a.Unmap().BitLen()))
+		}
+	}
+	slices.SortFunc(list, func(a, b netip.Prefix) int {
+		return cmp.Or(cmp.Compare(a.Bits(), b.Bits()), a.Addr().Compare(b.Addr()))
+	})
+	var outer []netip.Prefix
+	for _, p := range list {
+		if !slices.ContainsFunc(outer, func(o netip.Prefix) bool { return o.Contains(p.Addr()) }) {
+			outer = append(outer, p)
+		}
+	}
+	return outer
 }
 
 // elements returns the elements of the attachment in allocnet's tables.

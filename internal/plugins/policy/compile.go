@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -30,8 +31,9 @@ type compiled struct {
 }
 
 // compile returns what the policies of a network and of an allocation are in the kernel; nil if
-// they allow everything. instance distinguishes the users of several state directories.
-func compile(instance string, policies ...*policy.Policy) (*compiled, error) {
+// they allow everything. instance distinguishes the users of several state directories; own are the
+// networks of the attachment's addresses, and its gateways.
+func compile(instance string, own []netip.Prefix, policies ...*policy.Policy) (*compiled, error) {
 	c := &compiled{Policy: policystate.Policy{Instance: instance}}
 	selections := map[string]policystate.Selection{}
 	for _, p := range policies {
@@ -40,7 +42,7 @@ func compile(instance string, policies ...*policy.Policy) (*compiled, error) {
 		}
 		for _, t := range []policy.Traffic{policy.Egress, policy.Ingress} {
 			steps, fallback := p.Steps(t)
-			if stage := stageOf(instance, steps, fallback, selections); denies(stage) {
+			if stage := stageOf(instance, own, steps, fallback, selections); denies(stage) {
 				if t == policy.Egress {
 					c.Egress = append(c.Egress, *stage)
 				} else {
@@ -73,7 +75,7 @@ func digest(parts ...string) string {
 }
 
 // stageOf returns the rules of one direction, and adds the selections that they use.
-func stageOf(instance string, steps []policy.Step, fallback policy.Verdict, selections map[string]policystate.Selection) *ruleset.Stage {
+func stageOf(instance string, own []netip.Prefix, steps []policy.Step, fallback policy.Verdict, selections map[string]policystate.Selection) *ruleset.Stage {
 	s := &ruleset.Stage{Deny: fallback == policy.Deny}
 	for i := range steps {
 		step := &steps[i]
@@ -81,6 +83,9 @@ func stageOf(instance string, steps []policy.Step, fallback policy.Verdict, sele
 			Name: step.Rule, Deny: step.Verdict == policy.Deny,
 			Peer:    ruleset.Peer{Prefixes: step.Prefixes, Host: step.Host, World: step.World, Except: step.Except},
 			Service: serviceOf(step),
+		}
+		if step.OtherNetwork {
+			r.Peer.Allocations, r.Peer.Except = !step.Host, own
 		}
 		if selector := selectorOf(step); selector != nil {
 			n := selection(instance, selector)

@@ -4,9 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 	"sync/atomic"
 
 	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/policy"
@@ -46,6 +49,7 @@ type decodedText struct {
 
 type compiledText struct {
 	text, instance string
+	own            []netip.Prefix
 	compiled       *compiled // not changed any more; nil if everything is allowed
 }
 
@@ -108,13 +112,14 @@ func (p *plugin) read(request json.RawMessage) error {
 }
 
 // compile returns the policy of an attachment: that of its network and that of its allocation.
-func (p *plugin) compile(instance string) (*compiled, error) {
-	if known := p.latest.compiled.Load(); known != nil && known.text == p.text && known.instance == instance {
+func (p *plugin) compile(instance string, r *types100.Result) (*compiled, error) {
+	own := ownNetworks(r)
+	if known := p.latest.compiled.Load(); known != nil && known.text == p.text && known.instance == instance && slices.Equal(known.own, own) {
 		return known.compiled, nil
 	}
-	c, err := compile(instance, p.Policy, p.request.Policy)
+	c, err := compile(instance, own, p.Policy, p.request.Policy)
 	if err == nil {
-		p.latest.compiled.Store(&compiledText{p.text, instance, c})
+		p.latest.compiled.Store(&compiledText{p.text, instance, own, c})
 	}
 	return c, err
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
@@ -42,7 +43,7 @@ func TestPoliciesOfSeveralAllocations(t *testing.T) {
 	of := func(instance, request string) *compiled {
 		p, err := base.(sdk.RuntimeConfigured).WithRuntime(map[string]json.RawMessage{"policy": json.RawMessage(request)})
 		require.NoError(t, err)
-		c, err := p.(*plugin).compile(instance)
+		c, err := p.(*plugin).compile(instance, &types100.Result{})
 		require.NoError(t, err)
 		return c
 	}
@@ -67,7 +68,7 @@ func mustCompile(t *testing.T, instance string, texts ...string) *compiled {
 		require.NoError(t, err)
 		list = append(list, p)
 	}
-	c, err := compile(instance, list...)
+	c, err := compile(instance, nil, list...)
 	require.NoError(t, err)
 	return c
 }
@@ -75,7 +76,7 @@ func mustCompile(t *testing.T, instance string, texts ...string) *compiled {
 // TestCompile: what allows everything needs no policy, equal policies share one, and those of another
 // instance are others.
 func TestCompile(t *testing.T) {
-	c, err := compile("", nil, nil)
+	c, err := compile("", nil, nil, nil)
 	require.NoError(t, err)
 	require.Nil(t, c)
 	require.Nil(t, mustCompile(t, "", `{}`, `{"egress": {"rules": [{"peers": [{"name": "world"}]}]}}`))

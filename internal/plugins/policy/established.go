@@ -136,14 +136,14 @@ func (j *judge) policy(id string) (*decided, error) {
 // passes reports whether a stage allows a flow.
 func (j *judge) passes(s *ruleset.Stage, d *decided, peer netip.Addr, f conntrack.Flow) bool {
 	for i := range s.Rules {
-		if r := &s.Rules[i]; j.matches(&r.Peer, d, peer) && matches(&r.Service, f) {
+		if r := &s.Rules[i]; j.matches(&r.Peer, d, peer, f) && matches(&r.Service, f) {
 			return !r.Deny
 		}
 	}
 	return !s.Deny
 }
 
-func (j *judge) matches(p *ruleset.Peer, d *decided, peer netip.Addr) bool {
+func (j *judge) matches(p *ruleset.Peer, d *decided, peer netip.Addr, f conntrack.Flow) bool {
 	m := j.members[peer]
 	within := func(list []netip.Prefix) bool {
 		return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(peer) })
@@ -154,7 +154,9 @@ func (j *judge) matches(p *ruleset.Peer, d *decided, peer netip.Addr) bool {
 	case len(p.Prefixes) > 0:
 		return within(p.Prefixes)
 	case p.Host:
-		return j.host[peer]
+		return j.host[peer] && !within(p.Except)
+	case p.Allocations:
+		return m != nil && !f.Redirected && !within(p.Except)
 	case p.World:
 		return m == nil && !j.host[peer] && !within(p.Except)
 	}
