@@ -94,7 +94,7 @@ func (c *Configurator) mappings(a *Allocation) ([]portmap.Mapping, error) {
 
 // policyOrNil returns nil for the zero value, which means the same.
 func policyOrNil(p *policy.Policy) *policy.Policy {
-	if p == nil || len(p.Presets) == 0 && p.Ingress == nil && p.Egress == nil {
+	if p.IsEmpty() {
 		return nil
 	}
 	return p

@@ -59,9 +59,11 @@ routes {
 }
 
 # The network policy of all allocations in the embedded network, besides that of each
-# allocation: presets (isolated, egress-only, no-metadata, no-host, no-private), or the path of
-# one file in JSON that only root can write, which a reload reads again. An allocation
-# keeps the policy with which it was set up. See docs/policy.md.
+# allocation: presets (isolated, egress-only, no-metadata, no-host, no-private), the path of
+# one file in JSON that only root can write, which a reload reads again, or "none". If it
+# is empty, it is "no-host": they do not reach the host, other than its gateway, nor
+# allocations of other networks. An allocation keeps the policy with which it was set up.
+# The engine "exec" cannot enforce any, and has none if this is empty. See docs/policy.md.
 #policy = []
 
 # How allocations are set up.

@@ -124,6 +124,12 @@ func (p *Policy) sources(t Traffic) []source {
 	return list
 }
 
+// IsEmpty reports whether the policy has neither presets nor directions. It allows everything, as a
+// nil one does.
+func (p *Policy) IsEmpty() bool {
+	return p == nil || len(p.Presets) == 0 && p.Ingress == nil && p.Egress == nil
+}
+
 // own returns a direction without what presets add; it may be nil.
 func (p *Policy) own(t Traffic) *Direction {
 	switch {

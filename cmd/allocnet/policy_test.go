@@ -70,15 +70,17 @@ func TestPolicy(t *testing.T) {
 	require.Regexp(t, `(?s)Policy of allocation db\nDIRECTION +VERDICT +PEER +SERVICE +RULE\ningress +allow +label:app=web +tcp/80 +clients\ningress +allow +host`, w.run("inspect", "db").ok(t))
 	require.Equal(t, []policy.Preset{"no-metadata"}, decode[configurator.Record](t, w.run("inspect", "web", "--json").ok(t)).Policy.Presets)
 
-	require.Regexp(t, `^\S+ \(allocation web\) -> \S+ \(allocation db\), tcp/80: allowed\nPOLICY OF +DIRECTION +VERDICT +RULE\nallocation web +egress of web +allow +default\nallocation db +ingress of db +allow +clients\n`,
+	require.Regexp(t, `^\S+ \(allocation web\) -> \S+ \(allocation db\), tcp/80: allowed\nPOLICY OF +DIRECTION +VERDICT +RULE\nnetwork allocnet +egress of web +allow +default\nallocation web +egress of web +allow +default\nnetwork allocnet +ingress of db +allow +default\nallocation db +ingress of db +allow +clients\n`,
 		w.run("policy", "explain", "web", "--to", "db", "tcp/80").ok(t))
 	require.Regexp(t, `^192.0.2.1 -> \S+ .*, tcp/81: denied by default of allocation db\n`, w.run("policy", "explain", "db", "--from", "192.0.2.1", "81/tcp").ok(t))
 	require.Contains(t, w.run("policy", "explain", "web", "--to", "169.254.169.254", "tcp/80").ok(t), "denied by preset no-metadata of allocation web")
 	require.Contains(t, w.run("policy", "explain", "db", "--to", at, "tcp/81").ok(t), "no policy applies", "it does not leave the allocation")
-	require.Regexp(t, `\(host\) -> .*: allowed\n.*\nallocation db +ingress of db +allow +host\n`, w.run("policy", "explain", "db", "--from", "host", "tcp/81").ok(t))
+	require.Regexp(t, `\(host\), tcp/80: allowed`, w.run("policy", "explain", "web", "--to", "host", "tcp/80").ok(t), "the gateway")
+	require.Contains(t, w.run("policy", "explain", "web", "--to", "127.0.0.1", "tcp/80").ok(t), "denied by preset no-host of network allocnet")
+	require.Regexp(t, `\(host\) -> .*: allowed\n.*\nnetwork .*\nallocation db +ingress of db +allow +host\n`, w.run("policy", "explain", "db", "--from", "host", "tcp/81").ok(t))
 	explained := decode[[]explanation](t, w.run("policy", "explain", "db", "--from", "web", "tcp/81", "--json").ok(t))
 	require.Len(t, explained, 2, "one for each address family")
-	require.Equal(t, []any{policy.Deny, "db", "default"}, []any{explained[0].Verdict, explained[0].Reasons[1].Allocation, explained[0].Reasons[1].Rule})
+	require.Equal(t, []any{policy.Deny, "db", "default"}, []any{explained[0].Verdict, explained[0].Reasons[3].Allocation, explained[0].Reasons[3].Rule})
 
 	require.Regexp(t, `(?m)^db +ingress +\S+ \(web\) +tcp/81 +\d+ +default +allocation db$`, w.run("policy", "denied").ok(t))
 	require.Equal(t, "no flow was denied in the last five minutes\n", w.run("policy", "denied", "web").errOut)
@@ -96,7 +98,7 @@ func TestPolicy(t *testing.T) {
 	require.NoError(t, dialFrom(t, web, at+":80"))
 	require.Nil(t, decode[configurator.Record](t, w.run("inspect", "db", "--json").ok(t)).Policy)
 	w.run("setup", "db", "--network", "allocnet", "--label", "a=b", "--policy", "none").ok(t)
-	require.Contains(t, w.run("policy", "explain", "db", "--to", "192.0.2.1", "tcp/1").ok(t), "no policy applies")
+	require.Regexp(t, `: allowed\n.*\nnetwork allocnet +egress of db +allow +default\n$`, w.run("policy", "explain", "db", "--to", "192.0.2.1", "tcp/1").ok(t))
 	for _, id := range []string{"web", "db"} {
 		w.run("teardown", id).ok(t)
 	}
@@ -164,7 +166,7 @@ func TestCompletePolicies(t *testing.T) {
 		require.NotContains(t, got, "isolated")
 		got = complete(append(command, "no-metadata,")...)
 		require.Contains(t, got, "no-metadata,isolated\t")
-		require.Equal(t, 3, strings.Count(got, "no-metadata,"))
+		require.Equal(t, 4, strings.Count(got, "no-metadata,"))
 		require.Contains(t, complete(append(command, "./p")...), ":0", "files")
 	}
 }

@@ -19,6 +19,7 @@ import (
 const (
 	openName    = "no policy"
 	labelsName  = "labels only"
+	noHostName  = "no-host"
 	sharedName  = "one policy"
 	ownName     = "own policies"
 	crowdedName = "10000 members, 1000 policies"
@@ -71,6 +72,7 @@ func (b *bench) policy(ctx context.Context) error {
 }
 
 func none(*slot) *policy.Policy    { return nil }
+func noHost(*slot) *policy.Policy  { return &policy.Policy{Presets: []policy.Preset{policy.NoHost}} }
 func shared(*slot) *policy.Policy  { return benchPolicy(1) }
 func ownOf(s *slot) *policy.Policy { return benchPolicy(1000 + s.index) }
 
@@ -95,20 +97,20 @@ func (b *bench) policyOf(ctx context.Context, slots []*slot, kind string) (err e
 	for _, one := range []struct {
 		name string
 		of   func(*slot) *policy.Policy
-	}{{openName, none}, {labelsName, none}, {sharedName, shared}, {ownName, ownOf}} {
+	}{{openName, none}, {labelsName, none}, {noHostName, noHost}, {sharedName, shared}, {ownName, ownOf}} {
 		s, err := b.newPoliced(ctx, kind, one.name, one.of)
 		if err != nil {
 			return err
 		}
 		systems = append(systems, s)
 	}
-	// The shared policy exists, as on a host where others have it.
-	present, err := b.slots(ctx, spare+1)
+	// The shared policies exist, as on a host where others have them.
+	present, err := b.slots(ctx, spare+2)
 	if err != nil {
 		return err
 	}
-	first := present[spare]
-	if err := systems[2].add(ctx, first); err != nil {
+	other, first := present[spare], present[spare+1]
+	if err := errors.Join(systems[2].add(ctx, other), systems[3].add(ctx, first)); err != nil {
 		return err
 	}
 	measured, err := liveTurns(ctx, systems, slots, b.size.life)
@@ -120,7 +122,10 @@ func (b *bench) policyOf(ctx context.Context, slots []*slot, kind string) (err e
 			b.report.add(policyTitle(operation, kind), sys.name(), seconds, measured[sys.name()].of(operation))
 		}
 	}
-	return b.policyUpdates(ctx, systems[2].(*policed), kind, first)
+	if err := systems[2].(*policed).del(ctx, other); err != nil {
+		return err
+	}
+	return b.policyUpdates(ctx, systems[3].(*policed), kind, first)
 }
 
 // policyUpdates measures updates between two policies, and removes the allocation.

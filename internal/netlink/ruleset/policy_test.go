@@ -29,6 +29,10 @@ func examplePolicy() *Policy {
 				{Name: "egress.rules[4]", Service: Service{Protocol: unix.IPPROTO_ICMPV6, Type: &ping6}},
 				{Name: "egress.rules[5]", Peer: Peer{Prefixes: prefixes("10.0.0.0/8")}, Service: Service{Protocol: unix.IPPROTO_SCTP}},
 			}},
+			{Rules: []PolicyRule{
+				{Name: "preset no-host", Deny: true, Peer: Peer{Host: true, Except: prefixes("10.1.0.0/16", "fe80::/10")}},
+				{Name: "preset no-host", Deny: true, Peer: Peer{Allocations: true, Except: prefixes("10.1.0.0/16", "fe80::/10")}},
+			}},
 		},
 		Ingress:    []Stage{{Deny: true}},
 		Selections: []Selection{{Name: "aa", Members: []Member{peerMember("peer", "10.1.2.9", "fd00::9")}}},

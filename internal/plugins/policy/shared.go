@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
@@ -173,7 +175,9 @@ func leaveStale(s *policystate.Session) error {
 	return nil
 }
 
-// remove removes a policy from the kernel, and then from the store.
+// remove removes a policy from the kernel, and then from the store. If an attachment whose state was
+// lost has the same policy, its element still leads to the chains: they stay, and CollectOrphans
+// removes them.
 func remove(ctx context.Context, host *sdk.Host, s *policystate.Session, p *policystate.Policy) error {
 	wanted, err := inKernel(p)
 	if err != nil {
@@ -184,7 +188,7 @@ func remove(ctx context.Context, host *sdk.Host, s *policystate.Session, p *poli
 		return err
 	}
 	if p.Group != 0 {
-		if err := host.Rules.DelPolicy(ctx, wanted, selections); err != nil {
+		if err := host.Rules.DelPolicy(ctx, wanted, selections); err != nil && !errors.Is(err, unix.EBUSY) {
 			return err
 		}
 	}

@@ -31,8 +31,8 @@ type EmbeddedOptions struct {
 	SubnetsFrom string
 	// Routes configures the plugin routes. It is not in the chain if Table is 0.
 	Routes EmbeddedRoutes
-	// Policy is the network policy of all allocations; nil for none. Plugin binaries cannot
-	// enforce it.
+	// Policy is the network policy of all allocations; default the preset no-host, but none
+	// with ForBinaries, because plugin binaries cannot enforce it.
 	Policy *policy.Policy
 	// ForBinaries configures the network for plugin binaries. Their firewall plugin
 	// needs an admin chain in which published ports are accepted, and their ptp plugin
@@ -71,6 +71,9 @@ func (o EmbeddedOptions) withDefaults() EmbeddedOptions {
 	}
 	if o.Routes.Protocol == 0 {
 		o.Routes.Protocol = announce.DefaultProtocol
+	}
+	if o.Policy == nil && !o.ForBinaries {
+		o.Policy = &policy.Policy{Presets: []policy.Preset{policy.NoHost}}
 	}
 	return o
 }
@@ -114,7 +117,7 @@ func (o EmbeddedOptions) validate() error {
 var ErrPolicyOfBinaries = errors.New("plugin binaries cannot enforce network policies: use the engine auto or native, or no policy")
 
 func (o EmbeddedOptions) validatePolicy() error {
-	if o.Policy != nil && o.ForBinaries {
+	if !o.Policy.IsEmpty() && o.ForBinaries {
 		return fmt.Errorf("policy: %w", ErrPolicyOfBinaries)
 	}
 	return o.Policy.Validate()
@@ -202,7 +205,7 @@ func (o EmbeddedOptions) list() object {
 	}
 	if !o.ForBinaries { // there is no binary
 		enforced := object{"type": "policy", "capabilities": object{"policy": true}}
-		if o.Policy != nil {
+		if !o.Policy.IsEmpty() {
 			enforced["policy"] = o.Policy
 		}
 		plugins = append(plugins, enforced)

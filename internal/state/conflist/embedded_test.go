@@ -75,6 +75,11 @@ func TestEmbeddedPolicy(t *testing.T) {
         ]
       },
       "type": "policy"`)
+	for _, o := range []EmbeddedOptions{{StateDir: "/s", Policy: &policy.Policy{}}, {StateDir: "/s", Policy: &policy.Policy{}, ForBinaries: true}, {StateDir: "/s", ForBinaries: true}} {
+		n, err = Embedded(o)
+		require.NoError(t, err)
+		require.NotContains(t, indented(t, n), `"presets"`)
+	}
 	_, err = Embedded(EmbeddedOptions{StateDir: "/s", Policy: p, ForBinaries: true})
 	require.ErrorContains(t, err, "plugin binaries cannot enforce network policies")
 	_, err = Embedded(EmbeddedOptions{StateDir: "/s", Policy: &policy.Policy{Presets: []policy.Preset{"x"}}})

@@ -67,7 +67,7 @@ func validID(id string) error {
 
 // policyOrNil returns nil for the zero value, which means the same.
 func policyOrNil(p *policy.Policy) *policy.Policy {
-	if p == nil || len(p.Presets) == 0 && p.Ingress == nil && p.Egress == nil {
+	if p.IsEmpty() {
 		return nil
 	}
 	return p

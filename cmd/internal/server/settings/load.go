@@ -59,7 +59,7 @@ func (s Source) Load() (Settings, error) {
 	if s.Flags != nil {
 		errs = append(errs, s.Flags.apply(&loaded)...)
 	}
-	if len(errs) == 0 && loaded.Policy.Policy != nil && loaded.Engine == configurator.EngineExec {
+	if len(errs) == 0 && !loaded.Policy.Policy.IsEmpty() && loaded.Engine == configurator.EngineExec {
 		errs = append(errs, &Error{Origin: s.Path(), Key: "policy", Problem: conflist.ErrPolicyOfBinaries.Error()})
 	}
 	return loaded, errors.Join(errs...)

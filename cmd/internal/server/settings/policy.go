@@ -4,13 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/allocnet/allocnet/cmd/internal/netpolicy"
 	"github.com/allocnet/allocnet/policy"
 )
 
-// policyValue is a list of presets, or of one file. The file is read with the setting.
+// policyValue is a list of presets, of one file, or of netpolicy.None. The file is read with the
+// setting.
 type policyValue struct{ to *Policy }
 
 func (v policyValue) set(texts []string) error {
@@ -18,11 +20,17 @@ func (v policyValue) set(texts []string) error {
 	if err := unlike(texts); err != nil {
 		return err
 	}
+	if slices.Equal(texts, []string{netpolicy.None}) {
+		p.Policy, texts = &policy.Policy{}, nil
+	}
 	for _, t := range texts {
 		if filepath.IsAbs(t) {
 			return v.setFile(texts)
 		}
-		if !netpolicy.IsPreset(t) {
+		switch {
+		case t == netpolicy.None:
+			return errors.New(`give "none" alone, or presets`)
+		case !netpolicy.IsPreset(t):
 			return fmt.Errorf("%q is neither the absolute path of a file nor a preset; the presets are %s", t, netpolicy.PresetNames())
 		}
 		if p.Policy == nil {

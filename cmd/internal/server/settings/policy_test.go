@@ -28,6 +28,15 @@ func TestPolicy(t *testing.T) {
 	require.NoError(t, err)
 	require.Nil(t, s.Configurator().Policy)
 
+	s, err = load(``)
+	require.NoError(t, err)
+	require.Nil(t, s.Configurator().Policy, "the default is the library's")
+	s, err = load(`policy = ["none"]`)
+	require.NoError(t, err)
+	require.Equal(t, &policy.Policy{}, s.Configurator().Policy)
+	_, err = load("engine = \"exec\"\npolicy = [\"none\"]")
+	require.NoError(t, err)
+
 	file := write("p.json", `{"presets":["no-private"],"egress":{"default":"deny"}}`)
 	before, err := load(`policy = ["` + file + `"]`)
 	require.NoError(t, err)
@@ -40,6 +49,7 @@ func TestPolicy(t *testing.T) {
 	require.NoError(t, os.Chmod(write("open.json", "{}"), 0o666))
 	for setting, want := range map[string]string{
 		`policy = ["isolate"]`:                  `policy: "isolate" is neither the absolute path of a file nor a preset; the presets are isolated, egress-only`,
+		`policy = ["none", "isolated"]`:         `give "none" alone`,
 		`policy = ["isolated", "isolated"]`:     "occurs twice",
 		`policy = ["isolated", "` + file + `"]`: "give presets or one file",
 		`policy = ["` + dir + `/none"]`:         "cannot be read",

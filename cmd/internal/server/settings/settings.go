@@ -67,7 +67,8 @@ type Routes struct {
 // Policy is a network policy.
 type Policy struct {
 	Sources []string // presets, or the absolute path of one file; empty for none
-	// Policy is what the Sources contained when the settings were loaded; nil for none.
+	// Policy is what the Sources contained when the settings were loaded; nil for the default
+	// of configurator.Config.
 	Policy *policy.Policy
 }
 
