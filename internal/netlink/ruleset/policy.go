@@ -133,12 +133,9 @@ func (p *Policy) parts(t *table) (*policyParts, error) {
 		}
 	}
 	for d, stages := range [2][]Stage{p.Egress, p.Ingress} {
-		link := element{set: t.policy.links[d]}
-		binary.NativeEndian.PutUint32(link.key[:], p.Group)
-		link.verdict, link.value.chain = int32(expr.VerdictGoto), policyChain(p.ID, d)
 		n.direction(p.ID, d, stages)
-		n.links = append(n.links, link)
 	}
+	n.links = linksTo(t, p.ID, p.Group)
 	for i := range n.chains {
 		n.chains[i].label, n.chains[i].comment = t.label+", chain "+n.chains[i].name, policyOwner(p.Instance)
 		n.chains[i].sign()

@@ -2,6 +2,7 @@ package ruleset
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -40,6 +41,37 @@ func (l *lister) policyAddress(t *table, s *set, a netip.Addr) *element {
 		return nil
 	}
 	return l.add(s, a.AsSlice())
+}
+
+// HasPolicy reports whether the group of links leads to the chains of a policy, in both families. An
+// element that leads to a chain keeps it.
+func (r *Ruleset) HasPolicy(ctx context.Context, id string, group uint32) (bool, error) {
+	var links []element
+	for _, t := range policyTables {
+		links = append(links, linksTo(t, id, group)...)
+	}
+	found, err := r.lookUp(ctx, links)
+	if err != nil {
+		return false, fmt.Errorf("look for policy %s: %w", id, err)
+	}
+	for i := range links {
+		if found[i].set == nil || found[i].value != links[i].value {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// linksTo returns the elements of a group of links that lead to the chains of a policy.
+func linksTo(t *table, id string, group uint32) []element {
+	var links []element
+	for d := range directions {
+		link := element{set: t.policy.links[d]}
+		binary.NativeEndian.PutUint32(link.key[:], group)
+		link.verdict, link.value.chain = int32(expr.VerdictGoto), policyChain(id, d)
+		links = append(links, link)
+	}
+	return links
 }
 
 // policyString describes an element of a table of policies.

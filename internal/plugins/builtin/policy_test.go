@@ -72,6 +72,32 @@ func testPolicyLife(t *testing.T, conf object, policy string) {
 	require.NotContains(t, policyTables(t), "allocnet:net/other/eth0")
 }
 
+// TestPolicyMissingAtADD: ADD does not rely on the store alone: it makes the policy that another
+// attachment has again, if another program, or a reboot, has removed it from the kernel.
+func TestPolicyMissingAtADD(t *testing.T) {
+	for _, conf := range []object{guardedBridge(), guardedLinks("net")} {
+		for _, family := range []string{"ip", "ip6"} {
+			t.Run(conf["type"].(string)+" "+family, func(t *testing.T) {
+				g := newGuardTest(t)
+				g.native.exec.Host.Policies = policystate.New(t.TempDir())
+				other, otherResult, _ := g.add("other", conf)
+				require.NoError(t, g.run("ADD", other, policed(conf, "other", "isolated"), otherResult))
+				a, result, _ := g.add("a", conf)
+				output(t, "nft", "delete", "table", family, names.PolicyTable)
+				require.NoError(t, g.run("ADD", a, policed(conf, "a", "isolated"), result))
+				require.NoError(t, g.run("CHECK", a, policed(conf, "a", "isolated"), result))
+				require.NoError(t, g.run("DEL", a, policed(conf, "a", "isolated"), result))
+				require.NoError(t, g.run("DEL", other, policed(conf, "other", "isolated"), otherResult))
+				require.NotContains(t, policyTables(t), "allocnet:net/")
+				_, err := g.native.run("DEL", a, withResult(t, conf, result))
+				require.NoError(t, err)
+				_, err = g.native.run("DEL", other, withResult(t, conf, otherResult))
+				require.NoError(t, err)
+			})
+		}
+	}
+}
+
 // policyTables returns the lines of the tables of policies.
 func policyTables(t *testing.T) string {
 	t.Helper()

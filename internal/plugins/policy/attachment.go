@@ -26,6 +26,7 @@ type attachment struct {
 	// veth is the host's end of the attachment's link, and bridge its bridge; "" if there is
 	// none.
 	veth, bridge string
+	stored       *policystate.Policy // the policy in the store; nil until it was read
 }
 
 // Errors of the configuration. Setup does not retry after them.
@@ -176,6 +177,9 @@ func (a *attachment) join(ctx context.Context) (is *policystate.Member, err erro
 	}
 	if a.policy != nil {
 		found, err := s.Use(a.policy.ID, a.member.Key)
+		if err == nil && found {
+			found, err = a.inKernel(ctx)
+		}
 		if err == nil && !found {
 			s.Unlock()
 			if s, err = a.args.Host.Policies.Exclusive(ctx); err == nil {
@@ -187,6 +191,16 @@ func (a *attachment) join(ctx context.Context) (is *policystate.Member, err erro
 		}
 	}
 	return is, a.joinSelections(ctx, s)
+}
+
+// inKernel reports whether the policy is in the kernel. Another program can have removed it, or a
+// reboot that the store has survived.
+func (a *attachment) inKernel(ctx context.Context) (bool, error) {
+	group, err := a.storedGroup()
+	if err != nil {
+		return false, err
+	}
+	return a.args.Host.Rules.HasPolicy(ctx, a.policy.ID, group)
 }
 
 // joinSelections adds the member to its selections, and removes it from those of its former

@@ -133,6 +133,15 @@ func (a *attachment) group() (uint32, error) {
 	if a.policy == nil || a.bridge != "" {
 		return 0, nil
 	}
+	return a.storedGroup()
+}
+
+// storedGroup returns the group of links that leads to the policy. It does not change while the
+// attachment uses the policy.
+func (a *attachment) storedGroup() (uint32, error) {
+	if a.stored != nil {
+		return a.stored.Group, nil
+	}
 	p, err := a.args.Host.Policies.Policy(a.policy.ID)
 	if err != nil {
 		return 0, err
@@ -140,6 +149,7 @@ func (a *attachment) group() (uint32, error) {
 	if p == nil {
 		return 0, fmt.Errorf("policy %s: its file is missing", a.policy.ID)
 	}
+	a.stored = p
 	return p.Group, nil
 }
 

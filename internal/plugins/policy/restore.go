@@ -100,6 +100,11 @@ func restore(ctx context.Context, host *sdk.Host, id string) (changed bool, err 
 		return false, err
 	}
 	defer s.Unlock()
+	return restoreLocked(ctx, host, s, id)
+}
+
+// restoreLocked is restore while the store is locked exclusively.
+func restoreLocked(ctx context.Context, host *sdk.Host, s *policystate.Session, id string) (changed bool, err error) {
 	wanted, err := missing(ctx, host, s, id)
 	if errors.Is(err, ruleset.ErrMissing) {
 		return true, host.Rules.RestorePolicy(ctx, wanted)

@@ -14,10 +14,14 @@ import (
 	"github.com/allocnet/allocnet/internal/state/policystate"
 )
 
-// makePolicy makes the attachment's policy in the kernel, with the attachment as its first user,
-// unless another process has made it meanwhile. The store is locked exclusively.
+// makePolicy makes the attachment's policy in the kernel, with the attachment as its first user. If
+// the store has it already, because another process has made it meanwhile, what is missing in the
+// kernel is made again. The store is locked exclusively.
 func (a *attachment) makePolicy(ctx context.Context, s *policystate.Session) error {
-	if found, err := s.Use(a.policy.ID, a.member.Key); found || err != nil {
+	if found, err := s.Use(a.policy.ID, a.member.Key); err != nil {
+		return err
+	} else if found {
+		_, err := restoreLocked(ctx, a.args.Host, s, a.policy.ID)
 		return err
 	}
 	p := a.policy.Policy
