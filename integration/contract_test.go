@@ -58,6 +58,7 @@ func contract() map[string]contractTest {
 		"TestNoAddresses":                      {run: TestNoAddresses, always: true},
 		"TestNoIPTables":                       {run: TestNoIPTables, always: true},
 		"TestParallel":                         {run: TestParallel},
+		"TestEmbeddedNetworkIsClosed":          {run: TestEmbeddedNetworkIsClosed, always: true},
 		"TestPolicyBasic":                      {run: TestPolicyBasic, always: true},
 		"TestPolicyEndsConnections":            {run: TestPolicyEndsConnections},
 		"TestPolicyLost":                       {run: TestPolicyLost},

@@ -37,8 +37,10 @@ func testEmbeddedNetworkIsClosed(t *testing.T, of *policy.Policy) {
 		a := h.alloc([]string{"a", "b", "c"}[i])
 		a.Networks = []string{network}
 		a.Ports = []portmap.Port{{Value: 8000 + i, To: 80, Protocols: []string{"udp", "tcp"}}}
-		setSysctls(t, a.Netns, quick)
-		answerAll(t, a.Netns, 80)
+		h.inNew(a, func() {
+			setSysctls(t, a.Netns, quick)
+			answerAll(t, a.Netns, 80)
+		})
 		s := h.setUp(a)
 		allocs = append(allocs, a)
 		addresses = append(addresses, [2]netip.Addr{netip.MustParseAddr(s.Address), netip.MustParseAddr(s.AddressIPv6)})
