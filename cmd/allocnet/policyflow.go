@@ -26,7 +26,11 @@ are those that the allocations have now. No packet is sent and nothing is change
 
 PEER is an address, the ID of an allocation, or host. SERVICE is written as in a policy:
 tcp/443, udp/53, or icmp/8. For a connection from outside to a host port, give the
-client's address and the port of the allocation.`,
+client's address and the port of the allocation.
+
+On a bridge, an allocation with a policy sends and receives no packet with an IPv6
+link-local, multicast or broadcast address, whatever the rules are: the rule shown is
+then "bridge: no link-local" or "bridge: no multicast or broadcast".`,
 		Example: `  allocnet policy explain web --to 10.0.0.7 tcp/443
   allocnet policy explain db --from web tcp/5432`,
 		Args:              cobra.ExactArgs(2),
@@ -98,7 +102,11 @@ func (a *app) explain(ctx context.Context, id, to, from, service string) error {
 			if from != "" {
 				e.From, e.To = peer, mine
 			}
-			e.Reasons = append([]netpolicy.Reason{}, host.Explain(e.From, e.To, flow)...)
+			reasons, err := host.Explain(e.From, e.To, flow)
+			if err != nil {
+				return usagef("%w", err)
+			}
+			e.Reasons = append([]netpolicy.Reason{}, reasons...)
 			if netpolicy.Denial(e.Reasons) != nil {
 				e.Verdict = policy.Deny
 			}

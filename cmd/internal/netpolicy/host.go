@@ -25,6 +25,7 @@ type end struct {
 	networks    []netip.Prefix // of the interface's addresses and gateways
 	own         *policy.Policy // of the allocation
 	general     *policy.Policy // of the network
+	bridged     bool           // the interface is a port of a bridge
 }
 
 // New returns a Host with the allocations of these records, and with the addresses of the host
@@ -69,19 +70,21 @@ func (h *Host) add(r *allocnet.Record, known map[string]network) error {
 		}
 		for _, i := range r.Status.Interfaces {
 			if i.Network == attached.Network && i.Sandbox != "" {
-				h.addInterface(r, &i, n.general)
+				h.addInterface(r, &i, end{network: i.Network, general: n.general, bridged: isBridged(r.Status.Interfaces, i.Network)})
 			}
 		}
 	}
 	return nil
 }
 
-func (h *Host) addInterface(r *allocnet.Record, i *allocnet.Interface, general *policy.Policy) {
-	e := &end{r.ID, i.Network, r.Labels, []netip.Prefix{netip.MustParsePrefix("fe80::/10")}, r.Policy, general}
+// addInterface adds the addresses of an interface of an allocation.
+func (h *Host) addInterface(r *allocnet.Record, i *allocnet.Interface, e end) {
+	e.id, e.labels, e.own = r.ID, r.Labels, r.Policy
+	e.networks = []netip.Prefix{netip.MustParsePrefix("fe80::/10")}
 	for _, a := range i.Addresses {
 		if p, err := netip.ParsePrefix(a.Address); err == nil {
 			e.networks = append(e.networks, p.Masked())
-			h.ends[p.Addr().Unmap()] = e
+			h.ends[p.Addr().Unmap()] = &e
 		}
 		if g, err := netip.ParseAddr(a.Gateway); err == nil {
 			e.networks = append(e.networks, netip.PrefixFrom(g, g.BitLen()))
@@ -156,14 +159,34 @@ func (r *Reason) Policy() string {
 	return "allocation " + r.Allocation
 }
 
-// Explain returns the decisions on a flow from one address to another, in the order in which
-// they are made: those on the egress of the sender, and those on the ingress of the
-// receiver. The first one that denies decides. There are none within an allocation.
-func (h *Host) Explain(from, to netip.Addr, flow policy.Flow) []Reason {
-	if id := h.Allocation(from); id != "" && id == h.Allocation(to) {
-		return nil
+// Explain returns the decisions on a flow from one address to another, in the
+// order in which they are made: those on the egress of the sender, and those on
+// the ingress of the receiver. The first one that denies decides. There are
+// none within an allocation, and none on neighbour discovery. It returns an
+// error if the decision depends on what the records do not say.
+func (h *Host) Explain(from, to netip.Addr, flow policy.Flow) ([]Reason, error) {
+	if isGroup(from.Unmap()) {
+		return nil, fmt.Errorf("no packet has the source %s: give the address of a host", from)
 	}
-	return append(h.Decisions(policy.Egress, from, to, flow), h.Decisions(policy.Ingress, to, from, flow)...)
+	if id := h.Allocation(from); id != "" && id == h.Allocation(to) || isDiscovery(flow) {
+		return nil, nil
+	}
+	var list []Reason
+	for _, side := range []struct {
+		traffic  policy.Traffic
+		of, peer netip.Addr
+	}{{policy.Egress, from, to}, {policy.Ingress, to, from}} {
+		unpassed, err := h.onBridge(side.traffic, side.of, side.peer)
+		if err != nil {
+			return nil, err
+		}
+		if unpassed != nil {
+			list = append(list, *unpassed)
+			continue
+		}
+		list = append(list, h.Decisions(side.traffic, side.of, side.peer, flow)...)
+	}
+	return list, nil
 }
 
 // Decisions returns the decisions of the policies of the allocation with an address.

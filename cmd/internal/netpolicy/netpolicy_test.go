@@ -88,20 +88,25 @@ func TestExplain(t *testing.T) {
 	addr := netip.MustParseAddr
 	tcp := func(port uint16) policy.Flow { return policy.Flow{Protocol: 6, Port: port} }
 	web, db := addr("10.1.0.2"), addr("10.1.0.3")
+	explain := func(from, to netip.Addr, flow policy.Flow) []Reason {
+		reasons, err := h.Explain(from, to, flow)
+		require.NoError(t, err)
+		return reasons
+	}
 	require.Equal(t, []Reason{
 		{"egress", "web", "net", policy.Allow, "default"}, {"egress", "web", "", policy.Allow, "egress.rules[0]"}, {"ingress", "db", "", policy.Allow, "sql"},
-	}, h.Explain(web, db, tcp(5432)))
-	require.Nil(t, Denial(h.Explain(web, db, tcp(5432))))
-	denial := Denial(h.Explain(web, db, tcp(22)))
+	}, explain(web, db, tcp(5432)))
+	require.Nil(t, Denial(explain(web, db, tcp(5432))))
+	denial := Denial(explain(web, db, tcp(22)))
 	require.Equal(t, &Reason{"ingress", "db", "", policy.Deny, "default"}, denial)
 	require.Equal(t, "allocation db", denial.Policy())
-	denial = Denial(h.Explain(web, addr("169.254.169.254"), tcp(80)))
+	denial = Denial(explain(web, addr("169.254.169.254"), tcp(80)))
 	require.Equal(t, "network net", denial.Policy())
 	require.Equal(t, "preset no-metadata", denial.Rule)
-	require.Equal(t, "default", Denial(h.Explain(web, addr("10.1.0.4"), tcp(80))).Rule, "labels in a network without policies select nobody")
-	require.Empty(t, h.Explain(addr("10.1.0.4"), addr("192.0.2.1"), tcp(80)))
-	require.NotNil(t, Denial(h.Explain(addr("10.1.0.5"), addr("192.0.2.1"), tcp(80))))
-	require.Equal(t, "host", h.Explain(addr("127.0.0.1"), db, tcp(22))[0].Rule)
+	require.Equal(t, "default", Denial(explain(web, addr("10.1.0.4"), tcp(80))).Rule, "labels in a network without policies select nobody")
+	require.Empty(t, explain(addr("10.1.0.4"), addr("192.0.2.1"), tcp(80)))
+	require.NotNil(t, Denial(explain(addr("10.1.0.5"), addr("192.0.2.1"), tcp(80))))
+	require.Equal(t, "host", explain(addr("127.0.0.1"), db, tcp(22))[0].Rule)
 	require.Equal(t, []string{"10.1.0.3 (allocation db)", "127.0.0.1 (host)", "192.0.2.1"},
 		[]string{h.Describe(db), h.Describe(addr("127.0.0.1")), h.Describe(addr("192.0.2.1"))})
 
@@ -112,7 +117,9 @@ func TestExplain(t *testing.T) {
 	require.NoError(t, err)
 	for to, want := range map[string]string{"10.1.0.3": "", "198.51.100.1": "", "10.2.0.3": "preset no-host", "127.0.0.1": "preset no-host"} {
 		rule := ""
-		if d := Denial(closed.Explain(addr("10.1.0.2"), addr(to), tcp(80))); d != nil {
+		reasons, err := closed.Explain(addr("10.1.0.2"), addr(to), tcp(80))
+		require.NoError(t, err)
+		if d := Denial(reasons); d != nil {
 			rule = d.Rule
 		}
 		require.Equal(t, want, rule, to)
@@ -120,4 +127,64 @@ func TestExplain(t *testing.T) {
 
 	_, err = New([]allocnet.Record{record("a", "10.1.0.2/16", `{"plugins":[{"type":"policy","policy":{"x":1}}]}`, nil, nil)})
 	require.ErrorContains(t, err, `allocation "a": network "net": `)
+}
+
+// TestExplainOnBridge: a bridge does not pass some packets of an allocation with a policy, whatever
+// its rules are. Routed networks have no such exception.
+func TestExplainOnBridge(t *testing.T) {
+	const conflist = `{"plugins":[{"type":"policy"}]}`
+	bridged := func(r allocnet.Record) allocnet.Record {
+		r.Status.Interfaces = append([]allocnet.Interface{{Network: "net", Name: "br0"}}, r.Status.Interfaces...)
+		return r
+	}
+	some := mustParse(t, `{"egress":{"rules":[{"action":"deny","peers":[{"cidr":"192.0.2.7/32"}]}]}}`)
+	h, err := New([]allocnet.Record{
+		bridged(record("a4", "10.1.0.2/22", conflist, nil, some)), bridged(record("a6", "fd00:1::2/64", conflist, nil, some)),
+		bridged(record("open4", "10.1.0.3/22", conflist, nil, mustParse(t, `{}`))), bridged(record("open6", "fd00:1::3/64", conflist, nil, nil)),
+		record("routed4", "10.2.0.2/22", conflist, nil, some), record("routed6", "fd00:2::2/64", conflist, nil, some),
+	})
+	require.NoError(t, err)
+	h.local[netip.MustParseAddr("fe80::77")] = true
+	udp, discovery := policy.Flow{Protocol: 17, Port: 9}, policy.Flow{Protocol: 58, Port: 135}
+	explain := func(from, to string, flow policy.Flow) string {
+		reasons, err := h.Explain(netip.MustParseAddr(from), netip.MustParseAddr(to), flow)
+		if err != nil {
+			return "error"
+		}
+		var list []string
+		for _, r := range reasons {
+			list = append(list, r.Allocation+" "+r.Direction+" "+string(r.Verdict)+" "+r.Rule)
+		}
+		return strings.Join(list, "; ")
+	}
+	for _, c := range []struct {
+		from, to string
+		flow     policy.Flow
+		want     string
+	}{
+		{"fd00:1::2", "fe80::1", udp, "a6 egress deny bridge: no link-local"},
+		{"fd00:1::2", "fe80::77", udp, "a6 egress deny bridge: no link-local"},
+		{"fe80::1", "fd00:1::2", udp, "a6 ingress deny bridge: no link-local"},
+		{"fd00:1::2", "ff0e::1", udp, "a6 egress deny bridge: no multicast or broadcast"},
+		{"fd00:1::2", "ff02::1", discovery, ""},
+		{"fd00:2::2", "2001:db8::1", discovery, ""},
+		{"10.1.0.2", "224.0.0.1", udp, "a4 egress deny bridge: no multicast or broadcast"},
+		{"10.1.0.2", "240.0.0.1", udp, "a4 egress deny bridge: no multicast or broadcast"},
+		{"10.1.0.2", "255.255.255.255", udp, "a4 egress deny bridge: no multicast or broadcast"},
+		{"10.1.0.2", "10.1.3.255", udp, "a4 egress deny bridge: no multicast or broadcast"},
+		{"10.1.0.2", "10.1.0.255", udp, "a4 egress allow default"},
+		{"10.1.0.2", "169.254.9.9", udp, "a4 egress allow default"},
+		{"169.254.9.9", "10.1.0.2", udp, "a4 ingress allow default"},
+		{"fd00:1::3", "fe80::77", udp, ""},
+		{"fd00:1::3", "fe80::1", udp, "error"},
+		{"10.1.0.3", "10.1.3.255", udp, "error"},
+		{"10.1.0.3", "10.1.0.2", udp, "open4 egress allow default; a4 ingress allow default"},
+		{"10.2.0.2", "10.2.3.255", udp, "routed4 egress allow default"},
+		{"10.2.0.2", "239.1.2.3", udp, "routed4 egress allow default"},
+		{"fd00:2::2", "fe80::1", udp, "routed6 egress allow default"},
+		{"239.1.2.3", "10.2.0.2", udp, "error"},
+	} {
+		require.Equal(t, c.want, explain(c.from, c.to, c.flow), "%s to %s", c.from, c.to)
+	}
+	require.False(t, broadcast(netip.MustParsePrefix("10.1.0.2/31")).IsValid())
 }

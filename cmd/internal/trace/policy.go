@@ -84,7 +84,7 @@ func (f *tracer) ruleName(ctx context.Context, c *Chain, r *Rule) string {
 // chain, and it has no number if there is one of them.
 func (f *tracer) policyOf(t policy.Traffic, number string) string {
 	network, general := f.network()
-	if number == "0" || number == "" && denies(general, t) {
+	if number == "0" || number == "" && netpolicy.Denies(general, t) {
 		return "network " + network
 	}
 	return "allocation " + f.Record.ID
@@ -105,10 +105,4 @@ func (f *tracer) network() (name string, general *policy.Policy) {
 		}
 	}
 	return name, general
-}
-
-// denies reports whether a policy denies anything in a direction.
-func denies(p *policy.Policy, t policy.Traffic) bool {
-	steps, fallback := p.Steps(t)
-	return fallback == policy.Deny || slices.ContainsFunc(steps, func(s policy.Step) bool { return s.Verdict == policy.Deny })
 }
