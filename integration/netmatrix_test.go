@@ -129,7 +129,7 @@ func (m *policyMatrix) require(when string, open int) {
 			continue
 		}
 		for family := range 2 {
-			for _, protocol := range probed() {
+			for _, protocol := range probed {
 				for _, port := range []int{80, 81} {
 					if protocol == "icmp" && port == 81 {
 						continue // it has no ports

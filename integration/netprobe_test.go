@@ -23,6 +23,7 @@ type flow struct {
 	ends     ends
 
 	fd       int
+	port     uint16 // of the sender, for sctp
 	answered bool
 }
 
@@ -111,7 +112,7 @@ func (f *flow) open() (err error) {
 	case "udp":
 		kind = unix.SOCK_DGRAM
 	case "sctp":
-		protocol = unix.IPPROTO_SCTP
+		kind, protocol, f.port = unix.SOCK_RAW, unix.IPPROTO_SCTP, sctpPort()
 	case "icmp":
 		kind, protocol = unix.SOCK_DGRAM, unix.IPPROTO_ICMP
 		if family == unix.AF_INET6 {
@@ -129,10 +130,14 @@ func (f *flow) open() (err error) {
 	if f.protocol == "icmp" {
 		return f.send()
 	}
-	if err := unix.Connect(f.fd, sockaddr(f.to)); err != nil && !errors.Is(err, unix.EINPROGRESS) {
+	to := f.to
+	if f.protocol == "sctp" {
+		to = netip.AddrPortFrom(to.Addr(), 0) // a raw socket has no port
+	}
+	if err := unix.Connect(f.fd, sockaddr(to)); err != nil && !errors.Is(err, unix.EINPROGRESS) {
 		return fmt.Errorf("connect: %w", err)
 	}
-	if f.protocol == "udp" {
+	if f.protocol != "tcp" {
 		return f.send()
 	}
 	return nil
@@ -152,13 +157,15 @@ func sockaddr(a netip.AddrPort) unix.Sockaddr {
 	return s
 }
 
-// send sends a datagram or an echo request. A packet that the sender's own host drops is one
+// send sends a datagram, the first packet of an association, or an echo request. A packet that the sender's own host drops is one
 // without an answer.
 func (f *flow) send() error {
 	var err error
 	switch {
 	case f.protocol == "udp":
 		_, err = unix.Write(f.fd, []byte("?"))
+	case f.protocol == "sctp":
+		_, err = unix.Write(f.fd, sctpPacket(chunkInit, f.port, f.to.Port(), 0))
 	case f.to.Addr().Is4():
 		err = unix.Sendto(f.fd, []byte{8, 0, 0, 0, 0, 0, 0, 1}, 0, sockaddr(f.to))
 	default:
@@ -170,22 +177,25 @@ func (f *flow) send() error {
 	return err
 }
 
-// sendAgain repeats a datagram. The kernel repeats what belongs to a connection.
+// sendAgain repeats a packet. The kernel repeats those of TCP.
 func (f *flow) sendAgain() {
-	if f.protocol == "udp" || f.protocol == "icmp" {
+	if f.protocol != "tcp" {
 		_ = f.send()
 	}
 }
 
 func (f *flow) events() int16 {
-	if f.protocol == "udp" || f.protocol == "icmp" {
-		return unix.POLLIN
+	if f.protocol == "tcp" {
+		return unix.POLLOUT
 	}
-	return unix.POLLOUT
+	return unix.POLLIN
 }
 
 // read reports whether the flow was answered.
 func (f *flow) read() bool {
+	if f.protocol == "sctp" {
+		return f.readInitAck()
+	}
 	if f.events() == unix.POLLIN {
 		_, err := unix.Read(f.fd, make([]byte, 64))
 		return err == nil
@@ -194,20 +204,16 @@ func (f *flow) read() bool {
 	return err == nil && errno == 0
 }
 
-// answerAll answers on ports of a namespace over tcp, udp and, where the kernel has it, sctp, and
-// permits echo requests without privileges.
+// answerAll answers on ports of a namespace over tcp, udp and sctp, and permits echo requests without
+// privileges.
 func answerAll(t testing.TB, netns string, ports ...int) {
 	t.Helper()
 	setSysctls(t, netns, map[string]string{"net/ipv4/ping_group_range": "0 2147483647"})
 	for _, port := range ports {
-		for _, protocol := range spoken() {
-			if protocol != "udp" {
-				serve(t, netns, protocol, port, "answer")
-				continue
-			}
-			within(t, netns, func() error { return errors.Join(echoDatagrams(t, "udp4", port), echoDatagrams(t, "udp6", port)) })
-		}
+		serve(t, netns, "tcp", port, "answer")
+		within(t, netns, func() error { return errors.Join(echoDatagrams(t, "udp4", port), echoDatagrams(t, "udp6", port)) })
 	}
+	within(t, netns, func() error { return answerInits(t, ports...) })
 }
 
 // echoDatagrams answers datagrams, each from the address to which it was sent.
@@ -244,4 +250,4 @@ func echoDatagrams(t testing.TB, network string, port int) error {
 }
 
 // probed are the protocols of flows.
-func probed() []string { return append(spoken(), "icmp") }
+var probed = []string{"tcp", "udp", "sctp", "icmp"}

@@ -353,7 +353,7 @@ var protocolNumbers = map[string][2]uint8{
 
 func (r *randomPolicies) flow() *flow {
 	v6 := r.IntN(2)
-	f := &flow{protocol: pick(r.Rand, append(probed(), "udp")...)}
+	f := &flow{protocol: pick(r.Rand, "tcp", "udp", "udp", "sctp", "icmp")}
 	e := &f.ends
 	e.service = policy.Flow{Protocol: protocolNumbers[f.protocol][v6], Port: uint16(pick(r.Rand, randomPorts...))}
 	if f.protocol == "icmp" {
