@@ -1,11 +1,13 @@
 package settings
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -23,7 +25,8 @@ type Source struct {
 	File    string   // must exist; "" for DefaultFile, which is optional
 	Environ []string // as os.Environ returns it
 	Flags   *Flags   // nil for none
-	// Wary refuses a file that users other than root and this process's user can write.
+	// Wary refuses a file that users other than root and this process's user can write or
+	// replace. It follows symlinks, and checks the directory of each.
 	// Set it if the path comes from a user who may only use the daemon.
 	Wary bool
 	// Foreign ignores variables with the Prefix that are not settings. Set it if the
@@ -97,6 +100,11 @@ func contents(path string, wary bool) ([]byte, error) {
 	case wary && !private(info):
 		return nil, errors.New("can be written by other users: chown it to root and chmod go-w")
 	}
+	if wary {
+		if err := checkDirs(path); err != nil {
+			return nil, err
+		}
+	}
 	data, err := io.ReadAll(io.LimitReader(file, maxFile))
 	if err != nil {
 		return nil, fmt.Errorf("cannot be read: %w", err)
@@ -104,9 +112,44 @@ func contents(path string, wary bool) ([]byte, error) {
 	return data, nil
 }
 
+// private reports whether only root and this process's user can write a file, or remove and rename
+// the files of theirs in a directory.
 func private(info fs.FileInfo) bool {
 	stat, ok := info.Sys().(*syscall.Stat_t)
-	return ok && (stat.Uid == 0 || int(stat.Uid) == os.Geteuid()) && info.Mode()&0o022 == 0
+	if !ok || stat.Uid != 0 && int(stat.Uid) != os.Geteuid() {
+		return false
+	}
+	return info.Mode()&0o022 == 0 || info.IsDir() && info.Mode()&fs.ModeSticky != 0
+}
+
+// maxLinks is the number of symlinks that the kernel follows in one path.
+const maxLinks = 40
+
+// checkDirs returns an error if other users can replace a file, because they can write the directory
+// of the file, or of a symlink that leads to it.
+func checkDirs(path string) error {
+	for range maxLinks {
+		dir, name := filepath.Split(path)
+		dir, err := filepath.EvalSymlinks(cmp.Or(dir, "."))
+		if err != nil {
+			return fmt.Errorf("cannot be read: %w", err)
+		}
+		info, err := os.Stat(dir)
+		if err != nil {
+			return fmt.Errorf("cannot be read: %w", err)
+		}
+		if !private(info) {
+			return fmt.Errorf("can be replaced by other users, who can write %q: chown that directory to root and chmod go-w", dir)
+		}
+		target, err := os.Readlink(filepath.Join(dir, name))
+		if err != nil { // the file itself
+			return nil
+		}
+		if path = target; !filepath.IsAbs(target) {
+			path = dir + "/" + target // not cleaned: a part of it may be a symlink
+		}
+	}
+	return errors.New("has too many symlinks")
 }
 
 // ofKubernetes matches the variables that Kubernetes sets in all pods of a namespace for

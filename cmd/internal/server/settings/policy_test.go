@@ -46,14 +46,40 @@ func TestPolicy(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEqual(t, before.Configurator(), after.Configurator(), "a reload makes the content of the file active")
 
+	own, shared := filepath.Join(dir, "own"), filepath.Join(dir, "shared")
+	for _, d := range []string{own, shared} {
+		require.NoError(t, os.Mkdir(d, 0o700))
+		require.NoError(t, os.Symlink("../p.json", d+"/link.json"))
+		require.NoError(t, os.Symlink(d+"/link.json", dir+"/to-"+filepath.Base(d)+".json"))
+	}
+	write("shared/p.json", "{}")
+	require.NoError(t, os.Chmod(shared, 0o777))
+	linked, err := load(`policy = ["` + dir + `/to-own.json"]`)
+	require.NoError(t, err, "symlinks are followed")
+	require.Equal(t, after.Configurator().Policy, linked.Configurator().Policy)
+	require.NoError(t, os.Chmod(shared, 0o777|os.ModeSticky))
+	_, err = load(`policy = ["` + shared + `/p.json"]`)
+	require.NoError(t, err, "in a sticky directory, others cannot replace the file")
+	require.NoError(t, os.Chmod(shared, 0o777))
+	write("shared/d.hcl", "")
+	_, err = Source{File: shared + "/d.hcl", Wary: true}.Load()
+	require.ErrorContains(t, err, "can be replaced by other users", "the CNI plugin reads settings by the same rule")
+	require.NoError(t, os.Symlink("shared", dir+"/alias"))
+	_, err = Source{File: dir + "/alias/../own/link.json", Wary: true}.Load()
+	require.ErrorContains(t, err, "Argument or block definition required", "it was read, over a symlink to a directory")
+	require.NoError(t, os.Symlink("loop.json", dir+"/loop.json"))
 	require.NoError(t, os.Chmod(write("open.json", "{}"), 0o666))
 	for setting, want := range map[string]string{
-		`policy = ["isolate"]`:                  `policy: "isolate" is neither the absolute path of a file nor a preset; the presets are isolated, egress-only`,
-		`policy = ["none", "isolated"]`:         `give "none" alone`,
-		`policy = ["isolated", "isolated"]`:     "occurs twice",
-		`policy = ["isolated", "` + file + `"]`: "give presets or one file",
-		`policy = ["` + dir + `/none"]`:         "cannot be read",
-		`policy = ["` + dir + `/open.json"]`:    "can be written by other users",
+		`policy = ["isolate"]`:                    `policy: "isolate" is neither the absolute path of a file nor a preset; the presets are isolated, egress-only`,
+		`policy = ["isolated", "isolated"]`:       "occurs twice",
+		`policy = ["isolated", "` + file + `"]`:   "give presets or one file",
+		`policy = ["` + dir + `/none"]`:           "cannot be read",
+		`policy = ["` + dir + `/open.json"]`:      "can be written by other users",
+		`policy = ["` + shared + `/p.json"]`:      `can be replaced by other users, who can write "` + shared + `"`,
+		`policy = ["` + shared + `/link.json"]`:   `can be replaced by other users, who can write "` + shared + `"`,
+		`policy = ["` + dir + `/to-shared.json"]`: `can be replaced by other users, who can write "` + shared + `"`,
+		`policy = ["` + dir + `/loop.json"]`:      "cannot be read",
+		`policy = ["none", "isolated"]`:           `give "none" alone`,
 		`policy = ["` + write("bad.json", `{"egress":{"rules":[{"peers":[{"cidr":"x"}]}]}}`) + `"]`: "egress.rules[0].peers[0].cidr",
 	} {
 		_, err := load(setting)
