@@ -18,6 +18,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/allocnet/allocnet/cmd/internal/exporter/certtest"
+	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
@@ -175,6 +176,7 @@ func dashboardQueries(t *testing.T) map[string][]string {
 func TestPrometheus(t *testing.T) {
 	privhost.Require(t, "prometheus", "promtool")
 	w := newWorkspace(t)
+	addDefaultRoute(t)
 	a := certtest.New(t)
 	a.Issue("server")
 	a.Issue("client")
@@ -185,9 +187,11 @@ tls_server_config:
   client_auth_type: RequireAndVerifyClientCert
   client_ca_file: `+a.Path("ca.pem"))
 	w.write("conf/broken.conflist", "{")
-	w.configure(embedded, `metrics {`, `listen = "127.0.0.1:9653"`, `web_config = "`+w.path("web.yml")+`"`, `}`, `pool "allocnet" { size = 1 }`)
+	w.configure(embedded, `metrics {`, `listen = "127.0.0.1:9653"`, `web_config = "`+w.path("web.yml")+`"`, `}`, `pool "allocnet" { size = 1 }`, `policy = ["no-metadata"]`)
 	d := w.start()
 	w.allocate("a1")
+	a1, err := w.client().Get(background(), "a1")
+	require.NoError(t, err)
 	w.allocate("a2")
 	w.release("a2")
 	p := w.startPrometheus(a)
@@ -197,7 +201,19 @@ tls_server_config:
 	}
 	eventually(`sum_over_time(up{job="allocnetd"}[1m]) >= 3`, "scrapes fail")
 
-	for title, queries := range dashboardQueries(t) {
+	queries := dashboardQueries(t)
+	denied := queries["Packets denied by network policies"]
+	require.Len(t, denied, 1)
+	require.Eventually(t, func() bool { // packets before the first scrape are not part of the rate
+		sendFrom(t, &configurator.Allocation{Netns: a1.Netns}, "169.254.169.254:80", 1)
+		return len(p.query(`(`+denied[0]+`) > 0`).Result) > 0
+	}, time.Minute, 50*time.Millisecond, "no packet was denied: "+denied[0])
+	var labels struct {
+		Result []struct{ Metric map[string]string }
+	}
+	p.get("query", url.Values{"query": {`(` + denied[0] + `) > 0`}}, &labels)
+	require.Equal(t, map[string]string{"network": "allocnet", "direction": "egress"}, labels.Result[0].Metric)
+	for title, queries := range queries {
 		for _, expr := range queries {
 			eventually(expr, title+" has no data: "+expr)
 		}

@@ -24,6 +24,8 @@ import (
 	"github.com/allocnet/allocnet/cleanup"
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/portmap"
 )
@@ -51,6 +53,9 @@ func busy(t *testing.T) *rig {
 		Conntrack: func() (int, int, error) { return 12, 65536, nil },
 		Ownerless: func() (map[string]int, error) { return map[string]int{"blue": 2, "red": 0}, nil },
 		Links:     fakeLinks{1: {}, 7: {owner: "blue"}},
+		Denied: func() ([]ruleset.Dropped, error) {
+			return []ruleset.Dropped{{Owner: names.Owner{Network: "blue", ID: "a", IfName: "eth0"}, Egress: ruleset.Count{Packets: 3}}}, nil
+		},
 	})
 	r.scrape(t)
 	r.counted()
