@@ -9,10 +9,15 @@ import (
 
 // Policies on a bridge apply to the addresses of an allocation, so they do not apply to packets from
 // and to its link-local address, which the kernel gives every link, and to multicast and broadcast.
-// Ports of attachments with a policy drop these packets, except for those of neighbour discovery.
+// Ports of attachments with a policy drop these packets, except for those of neighbour discovery. They
+// receive only what is for their addresses: in a frame for its MAC, a workload would also accept a
+// packet to the broadcast address of its subnet, or to an address that it has added itself.
 
-// chainPoliced is the chain for packets from and to such a port.
-const chainPoliced = "policed"
+// chainPoliced is the chain for packets from such a port, and chainToPoliced that for packets to one.
+const (
+	chainPoliced   = "policed"
+	chainToPoliced = "to_policed"
+)
 
 const (
 	hookBridgeInput   = 1 // NF_BR_LOCAL_IN
@@ -23,9 +28,13 @@ const (
 // policedChains returns the chains for the ports of attachments with a policy.
 func (t *table) policedChains() []chain {
 	port := func(link expr.MetaKey) rule {
-		return newRule("ports with a policy", &expr.Meta{Key: link, Register: 1}, inSet(t.policed), jump(chainPoliced))
+		to := chainPoliced
+		if link == expr.MetaKeyOIFNAME {
+			to = chainToPoliced
+		}
+		return newRule("ports with a policy", &expr.Meta{Key: link, Register: 1}, inSet(t.policed), jump(to))
 	}
-	list := []chain{t.policedChain()}
+	list := []chain{t.policedChain(), t.toPolicedChain()}
 	for _, h := range []struct {
 		name   string
 		number uint32
@@ -59,6 +68,19 @@ func (t *table) policedChain() chain {
 		newRule("IPv4 in a frame to a group", slices.Concat(ipv4, group, counted(drop()))...),
 		newRule("IPv6 in a frame to a group", slices.Concat(ipv6, group, counted(drop()))...))
 	return newChain(chainPoliced, hook{}, rules...)
+}
+
+// toPolicedChain returns the chain for packets to a port. Those of neighbour discovery return before the
+// others are checked.
+func (t *table) toPolicedChain() chain {
+	other := func(kind uint16, own *set, at, length uint32) []expr.Any {
+		return slices.Concat(etherType(kind), []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}, network(at, length, unix.IFNAMSIZ), notInSet(own)}, counted(drop()))
+	}
+	const target4At, target6At = 16, 24
+	return newChain(chainToPoliced, hook{}, append(neighbours(),
+		newRule("IPv4 to another address", other(unix.ETH_P_IP, t.addresses4, target4At, 4)...),
+		newRule("IPv6 to another address", other(unix.ETH_P_IPV6, t.addresses6, target6At, 16)...),
+		newRule("packets from and to the port", jump(chainPoliced)))...)
 }
 
 // policedPorts adds the ports of attachments with a policy.

@@ -53,6 +53,13 @@ type guardTest struct {
 
 func newGuardTest(t *testing.T) *guardTest {
 	t.Helper()
+	g, _, _ := newGuardTestOn(t, guardedBridge())
+	return g
+}
+
+// newGuardTestOn returns a guardTest on another bridge, and the neighbour with its result.
+func newGuardTestOn(t *testing.T, conf object) (*guardTest, attachment, object) {
+	t.Helper()
 	_, native := runners(t)
 	native.t = t
 	privhost.Require(t, "nft")
@@ -61,13 +68,13 @@ func newGuardTest(t *testing.T) *guardTest {
 	output(t, "nft", "flush", "ruleset")
 	t.Cleanup(func() { os.RemoveAll("/var/lib/cni/networks"); removeBridge(t) })
 	g := &guardTest{t: t, native: native}
-	a, conf := sandboxed(t, "neighbour"), guardedBridge()
+	a := sandboxed(t, "neighbour")
 	result := native.add(a, conf)
 	t.Cleanup(func() { _, _ = native.run("DEL", a, withResult(t, conf, result)) })
 	awaitCarrier(t, a, conf)
 	g.neighbour, g.in = stationOf(t, result), openPackets(t, a.netns)
 	g.repair = func() error { return g.run(sdk.Repair, a, conf, result) }
-	return g
+	return g, a, result
 }
 
 // add runs ADD and returns the result, and a socket that sends from the container.
