@@ -60,7 +60,7 @@ func TestRules(t *testing.T) {
 	}
 	require.Equal(t, []string{
 		"ingress allow label:app=web tcp/80 web", "ingress allow label:app=web udp/1-2 web", "ingress allow host any host", "ingress deny any any default",
-		"egress deny alloc:a sctp egress.rules[0]", "egress deny metadata any preset no-metadata", "egress deny metadata any preset no-metadata",
+		"egress deny alloc:a sctp egress.rules[0]", "egress deny metadata any preset no-metadata",
 		"egress deny 10.0.0.0/8, 11.0.0.0/8 sctp egress.rules[0]", "egress deny world sctp egress.rules[0]", "egress allow any any default",
 	}, lines)
 }

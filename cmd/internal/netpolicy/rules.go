@@ -20,7 +20,8 @@ type Rule struct {
 const anything = "any"
 
 // Rules returns what a policy means: for each direction the rules in the order in which
-// they decide, and the default.
+// they decide, and the default. The addresses of metadata are two rules, one of each family; next to
+// each other they are one line.
 func Rules(p *policy.Policy) []Rule {
 	list := []Rule{}
 	for _, t := range []policy.Traffic{policy.Ingress, policy.Egress} {
@@ -31,7 +32,7 @@ func Rules(p *policy.Policy) []Rule {
 		}
 		list = append(list, Rule{t.String(), fallback, anything, anything, "default"})
 	}
-	return list
+	return slices.Compact(list)
 }
 
 func peerText(s *policy.Step) string {
