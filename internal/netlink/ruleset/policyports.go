@@ -1,6 +1,7 @@
 package ruleset
 
 import (
+	"encoding/binary"
 	"slices"
 
 	"github.com/google/nftables/expr"
@@ -11,7 +12,8 @@ import (
 // and to its link-local address, which the kernel gives every link, and to multicast and broadcast.
 // Ports of attachments with a policy drop these packets, except for those of neighbour discovery. They
 // receive only what is for their addresses: in a frame for its MAC, a workload would also accept a
-// packet to the broadcast address of its subnet, or to an address that it has added itself.
+// packet to the broadcast address of its subnet, or to an address that it has added itself. Policies do
+// not apply to packets in frames with VLAN tags, so these ports neither send nor receive such frames.
 
 // chainPoliced is the chain for packets from such a port, and chainToPoliced that for packets to one.
 const (
@@ -53,8 +55,14 @@ func (t *table) policedChains() []chain {
 	return list
 }
 
+// policedChain returns the chain for packets from a port, and to one. What comes from a port in a VLAN of
+// the bridge has the tag of that VLAN in the bridge's hook input, although the port did not send it. So
+// the type of the packet counts, and not that of the frame.
 func (t *table) policedChain() chain {
-	ipv4, ipv6 := etherType(unix.ETH_P_IP), etherType(unix.ETH_P_IPV6)
+	kind := func(number uint16) []expr.Any {
+		return []expr.Any{&expr.Meta{Key: expr.MetaKeyPROTOCOL, Register: 1}, equal(binary.BigEndian.AppendUint16(nil, number))}
+	}
+	ipv4, ipv6 := kind(unix.ETH_P_IP), kind(unix.ETH_P_IPV6)
 	bits := func(at, length uint32, masked, value []byte) []expr.Any {
 		return []expr.Any{network(at, length, 0), mask(masked, make([]byte, length)), equal(value)}
 	}
@@ -80,6 +88,8 @@ func (t *table) toPolicedChain() chain {
 	return newChain(chainToPoliced, hook{}, append(neighbours(),
 		newRule("IPv4 to another address", other(unix.ETH_P_IP, t.addresses4, target4At, 4)...),
 		newRule("IPv6 to another address", other(unix.ETH_P_IPV6, t.addresses6, target6At, 16)...),
+		newRule("VLAN tags", append(etherType(unix.ETH_P_8021Q), counted(drop())...)...),
+		newRule("VLAN service tags", append(etherType(unix.ETH_P_8021AD), counted(drop())...)...),
 		newRule("packets from and to the port", jump(chainPoliced)))...)
 }
 

@@ -95,13 +95,16 @@ func heldPortChains() []chain {
 // ownMAC checks what comes from the port's own MAC.
 func (t *table) ownMAC() chain {
 	ipv4, ipv6, arp := etherType(unix.ETH_P_IP), etherType(unix.ETH_P_IPV6), etherType(unix.ETH_P_ARP)
+	tags := func(kind uint16) []expr.Any { // no policy applies behind a tag
+		return slices.Concat(etherType(kind), t.inPortSet(t.tagged, nil, notInSet(t.policed), goTo(chainPermitted)))
+	}
 	return newChain(chainOwnMAC, hook{},
 		newRule("IPv4 from its own address", slices.Concat(ipv4, t.inPortSet(t.addresses4, source4, goTo(chainPermitted)))...),
 		newRule("IPv6", append(slices.Clone(ipv6), jump(chainOwnIP6))...),
 		newRule("ARP", append(slices.Clone(arp), jump(chainOwnARP))...),
 		newRule("IPv4 from a port without known addresses", slices.Concat(ipv4, t.inPortSet(t.unaddressed, nil, goTo(chainPermitted)))...),
-		newRule("VLAN tags", slices.Concat(etherType(unix.ETH_P_8021Q), t.inPortSet(t.tagged, nil, goTo(chainPermitted)))...),
-		newRule("VLAN service tags", slices.Concat(etherType(unix.ETH_P_8021AD), t.inPortSet(t.tagged, nil, goTo(chainPermitted)))...),
+		newRule("VLAN tags", tags(unix.ETH_P_8021Q)...),
+		newRule("VLAN service tags", tags(unix.ETH_P_8021AD)...),
 		newRule("another IPv4 address", slices.Concat(ipv4, counted(drop()))...),
 		newRule("another IPv6 address", slices.Concat(ipv6, counted(drop()))...),
 		newRule("ARP for another address", slices.Concat(arp, counted(drop()))...),

@@ -3,7 +3,9 @@ package builtin_test
 import (
 	"net"
 	"net/netip"
+	"regexp"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -12,8 +14,8 @@ import (
 )
 
 // TestPolicyFrames: on a bridge with and without an address of the host, no frame passes a policy that
-// denies everything because its packet has a destination that is not the receiver's. Without
-// policies, all arrive.
+// denies everything because its packet has a destination that is not the receiver's, or a VLAN tag.
+// Without policies, all arrive.
 func TestPolicyFrames(t *testing.T) {
 	for name, gateway := range map[string]bool{"gateway": true, "no gateway": false} {
 		for _, policed := range []string{"sender", "receiver"} {
@@ -29,6 +31,9 @@ func testPolicyFrames(t *testing.T, gateway bool, who string) {
 	g.native.exec.Host.Policies = policystate.New(t.TempDir())
 	a, result, out := g.add("a", conf)
 	t.Cleanup(func() { _, _ = g.native.run("DEL", a, withResult(t, conf, result)) })
+	for _, r := range []object{result, neighbourResult} { // as vlanTrunk does, on kernels that filter VLANs
+		output(t, "nft", "add", "element", "bridge", "allocnet", "tagged_ports", "{", hostEnd(r), "}")
+	}
 	frames := foreignDestinations(stationOf(t, result), g.neighbour)
 	require.Equal(t, named(frames, false), arrived(t, out, g.in, frames))
 
@@ -44,7 +49,7 @@ func testPolicyFrames(t *testing.T, gateway bool, who string) {
 
 // foreignDestinations returns frames to a neighbour, and to groups, with destinations that it may
 // accept although they are not its addresses in the rules: broadcasts, and addresses that a workload has
-// added itself. Only the ARP request at the end passes a policy.
+// added itself; and a frame with a VLAN tag. Only the ARP request at the end passes a policy.
 func foreignDestinations(own, neighbour station) (frames []namedFrame) {
 	group := net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 	for kind, mac := range map[string]net.HardwareAddr{"": neighbour.mac, " in a broadcast": group} {
@@ -57,6 +62,32 @@ func foreignDestinations(own, neighbour station) (frames []namedFrame) {
 			frames = append(frames, namedFrame{"." + to + kind, frame, false})
 		}
 	}
+	inner := ether(neighbour.mac, own.mac, unix.ETH_P_IP, ipv4(own.ip4, neighbour.ip4, ""))
+	frames = append(frames, namedFrame{".tagged", tagged(inner), false})
 	end := ether(neighbour.mac, own.mac, unix.ETH_P_ARP, arp(1, own.mac, own.ip4, neighbour.ip4))
 	return append(frames, namedFrame{".the end", end, true})
+}
+
+// TestPolicyTaggedInput: in the bridge's hook input, packets from a port in a VLAN of the bridge have a
+// tag. The guard is opened for tags here, because not every kernel has such VLANs.
+func TestPolicyTaggedInput(t *testing.T) {
+	g, conf := newGuardTest(t), guardedBridge()
+	g.native.exec.Host.Policies = policystate.New(t.TempDir())
+	a, result, out := g.add("a", conf)
+	t.Cleanup(func() { _, _ = g.native.run("DEL", a, withResult(t, conf, result)) })
+	require.NoError(t, g.run("ADD", a, policed(conf, "a", "isolated"), result))
+	t.Cleanup(func() { _ = g.run("DEL", a, policed(conf, "a", "isolated"), result) })
+	output(t, "nft", "insert", "rule", "bridge", "allocnet", "own_mac", "ether", "type", "8021q", "accept")
+	dropped := func() string { return output(t, "nft", "list", "chain", "bridge", "allocnet", "policed") }
+	require.Regexp(t, `counter packets 0 .* "IPv6 from a link-local`, dropped())
+
+	own := stationOf(t, result)
+	bridge, err := net.InterfaceByName("br0")
+	require.NoError(t, err)
+	packet := ipv6(own.linkLocal, netip.MustParseAddr("fe80::1"), unix.IPPROTO_UDP, udpHeader)
+	_, err = unix.Write(out, tagged(ether(bridge.HardwareAddr, own.mac, unix.ETH_P_IPV6, packet)))
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		return regexp.MustCompile(`counter packets 1 .* "IPv6 from a link-local`).MatchString(dropped())
+	}, 10*time.Second, 5*time.Millisecond, "the packet passed")
 }
