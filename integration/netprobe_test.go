@@ -157,8 +157,8 @@ func sockaddr(a netip.AddrPort) unix.Sockaddr {
 	return s
 }
 
-// send sends a datagram, the first packet of an association, or an echo request. A packet that the sender's own host drops is one
-// without an answer.
+// send sends a datagram, the first packet of an association, or an echo
+// request. A packet that the sender's own host drops is one without an answer.
 func (f *flow) send() error {
 	var err error
 	switch {
@@ -204,8 +204,8 @@ func (f *flow) read() bool {
 	return err == nil && errno == 0
 }
 
-// answerAll answers on ports of a namespace over tcp, udp and sctp, and permits echo requests without
-// privileges.
+// answerAll answers on ports of a namespace over tcp, udp and sctp, and permits
+// echo requests without privileges.
 func answerAll(t testing.TB, netns string, ports ...int) {
 	t.Helper()
 	setSysctls(t, netns, map[string]string{"net/ipv4/ping_group_range": "0 2147483647"})

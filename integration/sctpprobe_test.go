@@ -13,8 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Probes of SCTP (RFC 9260) over raw sockets: a policy, and connection tracking, see the packets that
-// they see of a kernel with SCTP sockets, which not every kernel has.
+// Probes of SCTP (RFC 9260) over raw sockets: a policy, and connection
+// tracking, see the packets that they see of a kernel with SCTP sockets, which
+// not every kernel has.
 
 const (
 	chunkInit    = 1
@@ -27,8 +28,9 @@ var sctpPorts atomic.Uint32
 // sctpPort returns a source port that no other probe of the process has.
 func sctpPort() uint16 { return uint16(20000 + sctpPorts.Add(1)%40000) }
 
-// sctpPacket returns a packet with a chunk that begins an association, or answers that. Both have the
-// same parameters: a tag, a window, the numbers of streams and a sequence number.
+// sctpPacket returns a packet with a chunk that begins an association, or
+// answers that. Both have the same parameters: a tag, a window, the numbers of
+// streams and a sequence number.
 func sctpPacket(chunk byte, from, to uint16, tag uint32) []byte {
 	p := binary.BigEndian.AppendUint32(nil, uint32(from)<<16|uint32(to))
 	p = binary.BigEndian.AppendUint32(p, tag)
@@ -39,8 +41,8 @@ func sctpPacket(chunk byte, from, to uint16, tag uint32) []byte {
 	return p
 }
 
-// sctpChunk returns the ports and the kind of the first chunk of a packet, which over IPv4 begins with
-// the header of IP.
+// sctpChunk returns the ports and the kind of the first chunk of a packet,
+// which over IPv4 begins with the header of IP.
 func sctpChunk(packet []byte, ipv4 bool) (from, to uint16, chunk byte, rest []byte) {
 	if ipv4 && len(packet) > 0 {
 		packet = packet[min(len(packet), 4*int(packet[0]&0xf)):]
@@ -51,8 +53,8 @@ func sctpChunk(packet []byte, ipv4 bool) (from, to uint16, chunk byte, rest []by
 	return binary.BigEndian.Uint16(packet), binary.BigEndian.Uint16(packet[2:]), packet[sctpHeader], packet[sctpHeader:]
 }
 
-// readInitAck reports whether the probe is answered. A raw socket receives the answers to other probes
-// too.
+// readInitAck reports whether the probe is answered. A raw socket receives the
+// answers to other probes too.
 func (f *flow) readInitAck() bool {
 	data := make([]byte, 200)
 	for {
@@ -66,8 +68,8 @@ func (f *flow) readInitAck() bool {
 	}
 }
 
-// answerInits answers the first packets of associations to ports of the namespace of the thread, each
-// from the address to which it was sent.
+// answerInits answers the first packets of associations to ports of the
+// namespace of the thread, each from the address to which it was sent.
 func answerInits(t testing.TB, ports ...int) error {
 	for _, network := range []string{"ip4:132", "ip6:132"} {
 		c, err := net.ListenPacket(network, "")

@@ -16,8 +16,9 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// TestPolicyExplainGroups sends real packets to link-local, multicast and broadcast addresses from an
-// allocation whose policy denies something else. What arrives is what policy explain allows.
+// TestPolicyExplainGroups sends real packets to link-local, multicast and
+// broadcast addresses from an allocation whose policy denies something else.
+// What arrives is what policy explain allows.
 func TestPolicyExplainGroups(t *testing.T) {
 	for main, passes := range map[string]bool{"ptp": true, "bridge": false} {
 		t.Run(main, func(t *testing.T) { testExplainGroups(t, main, passes) })
@@ -62,7 +63,8 @@ func testExplainGroups(t *testing.T, main string, passes bool) {
 	}
 }
 
-// receiveAt returns a function that returns the next datagram to a port of the host.
+// receiveAt returns a function that returns the next datagram to a port of the
+// host.
 func receiveAt(t *testing.T, port int) func() string {
 	t.Helper()
 	all := make(chan string, 100)
@@ -109,8 +111,8 @@ func send(t *testing.T, s *sandbox.Sandbox, to, text string) {
 	}), to)
 }
 
-// awaitLinkLocal waits until the kernel has checked the IPv6 link-local address of an interface, and
-// returns it.
+// awaitLinkLocal waits until the kernel has checked the IPv6 link-local address
+// of an interface, and returns it.
 func awaitLinkLocal(t *testing.T, name string) (found string) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -120,8 +122,8 @@ func awaitLinkLocal(t *testing.T, name string) (found string) {
 	return found
 }
 
-// linkLocalOf returns the IPv6 link-local address of an interface; "" while it has none that can be
-// used.
+// linkLocalOf returns the IPv6 link-local address of an interface; "" while it
+// has none that can be used.
 func linkLocalOf(name string) string {
 	link, err := net.InterfaceByName(name)
 	if err != nil {

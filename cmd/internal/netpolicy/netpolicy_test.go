@@ -129,8 +129,9 @@ func TestExplain(t *testing.T) {
 	require.ErrorContains(t, err, `allocation "a": network "net": `)
 }
 
-// TestExplainOnBridge: a bridge does not pass some packets of an allocation with a policy, whatever
-// its rules are. Routed networks have no such exception.
+// TestExplainOnBridge: a bridge does not pass some packets of an allocation
+// with a policy, whatever its rules are. Routed networks have no such
+// exception.
 func TestExplainOnBridge(t *testing.T) {
 	const conflist = `{"plugins":[{"type":"policy"}]}`
 	bridged := func(r allocnet.Record) allocnet.Record {

@@ -19,9 +19,9 @@ type Rule struct {
 
 const anything = "any"
 
-// Rules returns what a policy means: for each direction the rules in the order in which
-// they decide, and the default. The addresses of metadata are two rules, one of each family; next to
-// each other they are one line.
+// Rules returns what a policy means: for each direction the rules in the order
+// in which they decide, and the default. The addresses of metadata are two
+// rules, one of each family; next to each other they are one line.
 func Rules(p *policy.Policy) []Rule {
 	list := []Rule{}
 	for _, t := range []policy.Traffic{policy.Ingress, policy.Egress} {

@@ -8,14 +8,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Policies on a bridge apply to the addresses of an allocation, so they do not apply to packets from
-// and to its link-local address, which the kernel gives every link, and to multicast and broadcast.
-// Ports of attachments with a policy drop these packets, except for those of neighbour discovery. They
-// receive only what is for their addresses: in a frame for its MAC, a workload would also accept a
-// packet to the broadcast address of its subnet, or to an address that it has added itself. Policies do
-// not apply to packets in frames with VLAN tags, so these ports neither send nor receive such frames.
+// Policies on a bridge apply to the addresses of an allocation, so they do not
+// apply to packets from and to its link-local address, which the kernel gives
+// every link, and to multicast and broadcast. Ports of attachments with a
+// policy drop these packets, except for those of neighbour discovery. They
+// receive only what is for their addresses: in a frame for its MAC, a workload
+// would also accept a packet to the broadcast address of its subnet, or to an
+// address that it has added itself. Policies do not apply to packets in frames
+// with VLAN tags, so these ports neither send nor receive such frames.
 
-// chainPoliced is the chain for packets from such a port, and chainToPoliced that for packets to one.
+// chainPoliced is the chain for packets from such a port, and chainToPoliced
+// that for packets to one.
 const (
 	chainPoliced   = "policed"
 	chainToPoliced = "to_policed"
@@ -55,9 +58,10 @@ func (t *table) policedChains() []chain {
 	return list
 }
 
-// policedChain returns the chain for packets from a port, and to one. What comes from a port in a VLAN of
-// the bridge has the tag of that VLAN in the bridge's hook input, although the port did not send it. So
-// the type of the packet counts, and not that of the frame.
+// policedChain returns the chain for packets from a port, and to one. What
+// comes from a port in a VLAN of the bridge has the tag of that VLAN in the
+// bridge's hook input, although the port did not send it. So the type of the
+// packet counts, and not that of the frame.
 func (t *table) policedChain() chain {
 	kind := func(number uint16) []expr.Any {
 		return []expr.Any{&expr.Meta{Key: expr.MetaKeyPROTOCOL, Register: 1}, equal(binary.BigEndian.AppendUint16(nil, number))}
@@ -78,8 +82,8 @@ func (t *table) policedChain() chain {
 	return newChain(chainPoliced, hook{}, rules...)
 }
 
-// toPolicedChain returns the chain for packets to a port. Those of neighbour discovery return before the
-// others are checked.
+// toPolicedChain returns the chain for packets to a port. Those of neighbour
+// discovery return before the others are checked.
 func (t *table) toPolicedChain() chain {
 	other := func(kind uint16, own *set, at, length uint32) []expr.Any {
 		return slices.Concat(etherType(kind), []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}, network(at, length, unix.IFNAMSIZ), notInSet(own)}, counted(drop()))

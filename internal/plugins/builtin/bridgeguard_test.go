@@ -57,7 +57,8 @@ func newGuardTest(t *testing.T) *guardTest {
 	return g
 }
 
-// newGuardTestOn returns a guardTest on another bridge, and the neighbour with its result.
+// newGuardTestOn returns a guardTest on another bridge, and the neighbour with
+// its result.
 func newGuardTestOn(t *testing.T, conf object) (*guardTest, attachment, object) {
 	t.Helper()
 	_, native := runners(t)

@@ -13,9 +13,10 @@ import (
 	"github.com/allocnet/allocnet/internal/state/policystate"
 )
 
-// TestPolicyFrames: on a bridge with and without an address of the host, no frame passes a policy that
-// denies everything because its packet has a destination that is not the receiver's, or a VLAN tag.
-// Without policies, all arrive.
+// TestPolicyFrames: on a bridge with and without an address of the host, no
+// frame passes a policy that denies everything because its packet has a
+// destination that is not the receiver's, or a VLAN tag. Without policies, all
+// arrive.
 func TestPolicyFrames(t *testing.T) {
 	for name, gateway := range map[string]bool{"gateway": true, "no gateway": false} {
 		for _, policed := range []string{"sender", "receiver"} {
@@ -47,9 +48,10 @@ func testPolicyFrames(t *testing.T, gateway bool, who string) {
 	require.NoError(t, g.run("CHECK", one, policed(conf, id, "isolated"), of))
 }
 
-// foreignDestinations returns frames to a neighbour, and to groups, with destinations that it may
-// accept although they are not its addresses in the rules: broadcasts, and addresses that a workload has
-// added itself; and a frame with a VLAN tag. Only the ARP request at the end passes a policy.
+// foreignDestinations returns frames to a neighbour, and to groups, with
+// destinations that it may accept although they are not its addresses in the
+// rules: broadcasts, and addresses that a workload has added itself; and a
+// frame with a VLAN tag. Only the ARP request at the end passes a policy.
 func foreignDestinations(own, neighbour station) (frames []namedFrame) {
 	group := net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 	for kind, mac := range map[string]net.HardwareAddr{"": neighbour.mac, " in a broadcast": group} {
@@ -68,8 +70,9 @@ func foreignDestinations(own, neighbour station) (frames []namedFrame) {
 	return append(frames, namedFrame{".the end", end, true})
 }
 
-// TestPolicyTaggedInput: in the bridge's hook input, packets from a port in a VLAN of the bridge have a
-// tag. The guard is opened for tags here, because not every kernel has such VLANs.
+// TestPolicyTaggedInput: in the bridge's hook input, packets from a port in a
+// VLAN of the bridge have a tag. The guard is opened for tags here, because not
+// every kernel has such VLANs.
 func TestPolicyTaggedInput(t *testing.T) {
 	g, conf := newGuardTest(t), guardedBridge()
 	g.native.exec.Host.Policies = policystate.New(t.TempDir())

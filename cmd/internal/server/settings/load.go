@@ -25,9 +25,9 @@ type Source struct {
 	File    string   // must exist; "" for DefaultFile, which is optional
 	Environ []string // as os.Environ returns it
 	Flags   *Flags   // nil for none
-	// Wary refuses a file that users other than root and this process's user can write or
-	// replace. It follows symlinks, and checks the directory of each.
-	// Set it if the path comes from a user who may only use the daemon.
+	// Wary refuses a file that users other than root and this process's user
+	// can write or replace. It follows symlinks, and checks the directory of
+	// each. Set it if the path comes from a user who may only use the daemon.
 	Wary bool
 	// Foreign ignores variables with the Prefix that are not settings. Set it if the
 	// environment belongs to another program.
@@ -112,8 +112,8 @@ func contents(path string, wary bool) ([]byte, error) {
 	return data, nil
 }
 
-// private reports whether only root and this process's user can write a file, or remove and rename
-// the files of theirs in a directory.
+// private reports whether only root and this process's user can write a file,
+// or remove and rename the files of theirs in a directory.
 func private(info fs.FileInfo) bool {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok || stat.Uid != 0 && int(stat.Uid) != os.Geteuid() {
@@ -125,8 +125,8 @@ func private(info fs.FileInfo) bool {
 // maxLinks is the number of symlinks that the kernel follows in one path.
 const maxLinks = 40
 
-// checkDirs returns an error if other users can replace a file, because they can write the directory
-// of the file, or of a symlink that leads to it.
+// checkDirs returns an error if other users can replace a file, because they
+// can write the directory of the file, or of a symlink that leads to it.
 func checkDirs(path string) error {
 	for range maxLinks {
 		dir, name := filepath.Split(path)
