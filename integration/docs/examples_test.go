@@ -149,7 +149,8 @@ func examplePolicy(ctx context.Context, nets allocnet.Service) error {
 		return err
 	}
 	status, err := nets.Setup(ctx, allocnet.Allocation{
-		ID: "agent-1", OwnNetns: true, Policy: p, Labels: map[string]string{"app": "agent"},
+		ID: "agent-1", OwnNetns: true, Networks: []string{"allocnet"},
+		Policy: p, Labels: map[string]string{"app": "agent"},
 	})
 	fmt.Println(status)
 	return err
