@@ -107,7 +107,7 @@ func validateNames(a *Allocation, bad func(string, ...any)) {
 		bad("%v", err)
 	}
 	if err := a.Policy.Validate(); err != nil {
-		bad("policy: %v", err)
+		bad("%v", err)
 	}
 	for _, name := range slices.Sorted(maps.Keys(a.Capabilities)) {
 		if slices.Contains(ownCapabilities, name) {

@@ -102,7 +102,7 @@ func (c *Configurator) aimOf(p *plan, change Change) (*record.Aim, error) {
 	if aim.Policy = r.Policy; change.Policy != nil {
 		aim.Policy = policyOrNil(change.Policy)
 		if err := change.Policy.Validate(); err != nil {
-			return nil, fmt.Errorf("%w: policy: %w", ErrInvalidAllocation, err)
+			return nil, fmt.Errorf("%w: %w", ErrInvalidAllocation, err)
 		}
 		if err := p.requirePolicies(aim.Policy); err != nil {
 			return nil, err

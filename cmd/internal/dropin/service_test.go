@@ -223,7 +223,7 @@ func TestErrors(t *testing.T) {
 		err  error
 		want string
 	}{
-		"text":           {errors.New("<m>"), `{"code":999,"msg":"plugin \"fake\": <m>"}`},
+		"text":           {errors.New("<m>"), `{"code":999,"msg":"<m>"}`},
 		"code":           {types.NewError(11, "m", "d"), `{"code":11,"msg":"m","details":"d"}`},
 		"reference code": {types.NewError(7, "m", "d"), `{"code":999,"msg":"m","details":"d"}`},
 	} {

@@ -50,7 +50,7 @@ func (b *bridge) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, err
 }
 
 func (a *addition) steps() []sdk.Step {
-	bridge := sdk.Step{Name: "bridge", Do: a.ensureBridge}
+	bridge := sdk.Step{Name: "set up the bridge", Do: a.ensureBridge}
 	guard := sdk.Step{Name: "MAC spoof check", Do: a.guardMAC, Undo: a.unguardMAC}
 	sources := sdk.Step{Name: "source guard", Do: a.guard, Undo: a.unguard} // before the container can send
 	tag := sdk.Step{Name: "VLANs", Do: a.tag}
@@ -122,7 +122,7 @@ func (a *addition) createBridge(host *rtnl.Host) (*netlink.Bridge, error) {
 		err = errNoFiltering
 	}
 	if err != nil && !errors.Is(err, unix.EEXIST) {
-		return nil, fmt.Errorf("bridge %q: %w", a.Bridge, err)
+		return nil, fmt.Errorf("create bridge %q: %w", a.Bridge, err)
 	}
 	a.args.Host.Cache.Clear() // entries about an earlier bridge of that name
 	// The bridge accepts no router advertisements, because the host configures

@@ -76,7 +76,7 @@ func New(conf []byte) (sdk.Plugin, error) {
 // validate rejects invalid values and combinations.
 func (b *bridge) validate() error {
 	if err := names.ValidateInterface(b.Bridge); err != nil {
-		return fmt.Errorf("bridge %q: %w", b.Bridge, err)
+		return fmt.Errorf("name %q of the bridge: %w", b.Bridge, err)
 	}
 	switch {
 	case b.Vlan < 0 || b.Vlan > 4094:

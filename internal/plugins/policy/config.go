@@ -8,7 +8,6 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
@@ -63,7 +62,7 @@ func New(conf []byte) (sdk.Plugin, error) {
 		Policy json.RawMessage `json:"policy"`
 	}
 	runtimeErr := p.Runtime(&runtime)
-	invalid := validate("policy", p.Policy)
+	invalid := coded(p.Policy.Validate())
 	return p, errors.Join(sdk.FirstError(err, runtimeErr, refuseNull(conf), invalid), p.read(runtime.Policy))
 }
 
@@ -73,7 +72,7 @@ func refuseNull(conf []byte) error {
 		Policy json.RawMessage `json:"policy"`
 	}
 	if json.Unmarshal(conf, &own) == nil && string(own.Policy) == "null" {
-		return refusal("plugin policy: policy: is null: leave the key out, or give it a value")
+		return refusal("check policy: it is null: leave the key out, or give it a value")
 	}
 	return nil
 }
@@ -104,8 +103,8 @@ func (p *plugin) read(request json.RawMessage) error {
 	if err := sdk.DecodeRuntime(r.Policy, &p.request.Policy); err != nil {
 		return err
 	}
-	if err := validate("runtimeConfig.policy", p.request.Policy); err != nil {
-		return err
+	if err := p.request.Policy.Validate(); err != nil {
+		return coded(fmt.Errorf("runtimeConfig: %w", err))
 	}
 	p.latest.decoded.Store(&decodedText{p.text, p.request.Policy})
 	return nil
@@ -124,9 +123,10 @@ func (p *plugin) compile(instance string, r *types100.Result) (*compiled, error)
 	return c, err
 }
 
-func validate(place string, p *policy.Policy) error {
-	if err := p.Validate(); err != nil {
-		return types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf("plugin policy: %s: %v", place, err), "")
+// coded returns the error of an invalid policy with its CNI code.
+func coded(err error) error {
+	if err == nil {
+		return nil
 	}
-	return nil
+	return refusal(err.Error())
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/stretchr/testify/require"
 
@@ -16,12 +17,17 @@ import (
 
 func TestNew(t *testing.T) {
 	for conf, want := range map[string]string{
-		`{`:                               "",
-		`{"policy": {"presets": ["no"]}}`: "plugin policy: policy: ",
-		`{"policy": {"ingres": {}}}`:      "ingres",
-		`{"policy": null}`:                "policy: is null",
-		`{"runtimeConfig": {"policy": {"policy": {"egress": {"default": "no"}}}}}`: "runtimeConfig.policy: check policy: egress.default",
+		`{"policy": {"presets": ["no"]}}`: `check policy: presets[0]: "no" is unknown; the presets are egress-only isolated no-metadata no-private`,
+		`{"policy": null}`:                "check policy: it is null: leave the key out, or give it a value",
+		`{"runtimeConfig": {"policy": {"policy": {"egress": {"default": "no"}}}}}`: `runtimeConfig: check policy: egress.default: "no" is not allow or deny`,
 	} {
+		_, err := New([]byte(conf))
+		require.EqualError(t, err, want, conf)
+		var coded *types.Error
+		require.ErrorAs(t, err, &coded)
+		require.EqualValues(t, types.ErrInvalidNetworkConfig, coded.Code, conf)
+	}
+	for conf, want := range map[string]string{`{`: "", `{"policy": {"ingres": {}}}`: "ingres"} {
 		_, err := New([]byte(conf))
 		require.ErrorContains(t, err, want, conf)
 	}

@@ -51,9 +51,10 @@ func New(conf []byte) (sdk.Plugin, error) {
 	return p, sdk.FirstError(decodeErr, ipamErr, p.masq.ValidateExcept())
 }
 
-var errNoResult = errors.New("ptp: Required prevResult missing")
+//lint:ignore ST1005 text of the reference plugin
+var errNoResult = errors.New("Required prevResult missing")
 
-var errNoIPAM = errors.New("ptp needs an IPAM plugin: its configuration has no ipam.type")
+var errNoIPAM = errors.New("an IPAM plugin is needed: the configuration has no ipam.type")
 
 // addition is the state of one ADD.
 type addition struct {

@@ -27,7 +27,7 @@ func New(conf []byte) (sdk.Plugin, error) {
 	}
 	invalid := announce.Validate(r.Table, *r.Protocol)
 	if invalid != nil {
-		invalid = types.NewError(types.ErrInvalidNetworkConfig, "plugin routes: "+invalid.Error(), "")
+		invalid = types.NewError(types.ErrInvalidNetworkConfig, invalid.Error(), "")
 	}
 	r.valid = (err == nil || sdk.IsUnknownKey(err)) && invalid == nil
 	return r, sdk.FirstError(err, invalid)

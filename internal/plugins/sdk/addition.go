@@ -2,7 +2,6 @@ package sdk
 
 import (
 	"context"
-	"fmt"
 	"reflect"
 	"slices"
 
@@ -139,7 +138,7 @@ func (x *Additions) Apply(ctx context.Context, host *Host) error {
 	for i := range x.list {
 		n := &x.list[i]
 		if err := n.apply(ctx, host); err != nil {
-			return fmt.Errorf("plugin %q: %w", n.plugin, err)
+			return named(n.plugin, err)
 		}
 	}
 	return nil

@@ -3,7 +3,6 @@ package sdk
 import (
 	"context"
 	"errors"
-	"fmt"
 )
 
 // Binder is a plugin whose ADD may run before the allocation is known, for a slot of a
@@ -52,17 +51,14 @@ func (e *Exec) forSlot(ctx context.Context, name, command string, a *CmdArgs, do
 	a.exec, a.Host, a.Instance = e, e.Host, e.Instance
 	factory, native := e.Plugins[name]
 	if !native {
-		return fmt.Errorf("plugin %q: %w", name, errNoBinder)
+		return named(name, errNoBinder)
 	}
 	defer e.recovered(name, command, &err)
 	p, why, err := e.choose(ctx, name, Repair, factory, a)
 	if err = errors.Join(err, why); err == nil {
 		err = do(p)
 	}
-	if err != nil {
-		return fmt.Errorf("plugin %q: %w", name, err)
-	}
-	return nil
+	return named(name, err)
 }
 
 // Binds returns an error if the ADD of a plugin depends on more of a request than a Binder

@@ -69,9 +69,10 @@ func (e *Exec) Run(ctx context.Context, name, command string, a *CmdArgs) (resul
 	p, why, err := e.choose(ctx, name, command, factory, a)
 	switch {
 	case p == nil:
+		err = named(name, err)
 	case command == "ADD" && ctx.Err() == nil:
 		if result, err = p.Add(ctx, a); err != nil {
-			return nil, fmt.Errorf("plugin %q: %w", name, err)
+			return nil, named(name, err)
 		}
 	default:
 		err = e.command(ctx, p, name, command, a)
@@ -101,7 +102,7 @@ func (e *Exec) choose(ctx context.Context, name, command string, factory Factory
 		}
 	}
 	if err != nil {
-		return nil, why, fmt.Errorf("plugin %q: %w", name, statusError(ctx, command, err))
+		return nil, why, statusError(ctx, command, err)
 	}
 	return p, why, nil
 }
@@ -146,10 +147,7 @@ func (e *Exec) command(ctx context.Context, p Plugin, name, command string, a *C
 			err = types.NewError(types.ErrInvalidEnvironmentVariables, "unknown CNI_COMMAND", command)
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("plugin %q: %w", name, statusError(ctx, command, err))
-	}
-	return nil
+	return named(name, statusError(ctx, command, err))
 }
 
 // runFallback runs the binary of a native plugin, which why requires.
@@ -168,12 +166,13 @@ func (e *Exec) runFallback(ctx context.Context, name, command string, a *CmdArgs
 }
 
 // Answer is Run for a plugin binary: it takes the configuration from stdin and
-// the environment, and returns the text for stdout.
+// the environment, and returns the text for stdout. Its error does not name the
+// plugin, because the runtime does.
 func (e *Exec) Answer(ctx context.Context, name string, conf []byte, environ []string) ([]byte, error) {
 	command, a := CmdArgsOf(environ, conf)
 	result, err := e.Run(ctx, name, command, a)
 	if err != nil || result == nil {
-		return nil, err
+		return nil, unnamed(name, err)
 	}
 	return encode(result, conf)
 }
@@ -209,7 +208,7 @@ var errAddedByBinary = errors.New("the binary did the ADD")
 func (e *Exec) recovered(name, command string, err *error) {
 	if value := recover(); value != nil {
 		e.Host.Log.Error("a native plugin panicked", "plugin", name, "command", command, "panic", value, "stack", string(debug.Stack()))
-		*err = fmt.Errorf("plugin %q: %s panicked: %v", name, command, value)
+		*err = named(name, fmt.Errorf("%s panicked: %v", command, value))
 	}
 }
 

@@ -300,3 +300,22 @@ func TestRunUnwinds(t *testing.T) {
 	require.Equal(t, []string{"a", "undo a"}, did)
 	require.NoError(t, Run(t.Context(), step("a", nil, nil)))
 }
+
+// TestErrorsOfSlotsAndLimits: the error of a configuration that cannot be read names the plugin
+// once, also in the operations that are no CNI commands.
+func TestErrorsOfSlotsAndLimits(t *testing.T) {
+	e, _, _ := newExec(t)
+	wrong := args(`{"cniVersion":"1.0.0","known":7}`)
+	_, wantedErr := e.Wanted(t.Context(), "fake", wrong)
+	_, limitErr := e.Limit(t.Context(), "fake", wrong)
+	for name, err := range map[string]error{
+		"bind": e.Bind(t.Context(), "fake", wrong), "prepare": e.Prepare(t.Context(), "fake", wrong), "limit": limitErr,
+		"can limit": e.CanLimit(t.Context(), "fake", wrong), "wanted": wantedErr,
+	} {
+		require.ErrorContains(t, err, `plugin "fake": network configuration cannot be read`, name)
+		require.Equal(t, 1, strings.Count(err.Error(), `plugin "fake"`), "%s: %v", name, err)
+		var coded *types.Error
+		require.ErrorAs(t, err, &coded, name)
+		require.EqualValues(t, types.ErrDecodingFailure, coded.Code, name)
+	}
+}

@@ -36,10 +36,7 @@ func (e *Exec) CanLimit(ctx context.Context, name string, a *CmdArgs) (err error
 	if err == nil {
 		err = l.CanLimit(a)
 	}
-	if err != nil {
-		return fmt.Errorf("plugin %q: %w", name, err)
-	}
-	return nil
+	return named(name, err)
 }
 
 // Limit is Limit of a native Limiter.
@@ -50,7 +47,7 @@ func (e *Exec) Limit(ctx context.Context, name string, a *CmdArgs) (result *type
 		result, err = l.Limit(ctx, a)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("plugin %q: %w", name, err)
+		return nil, named(name, err)
 	}
 	return result, nil
 }

@@ -58,10 +58,11 @@ func (e *Exec) Wanted(ctx context.Context, name string, a *CmdArgs) (w *Wanted, 
 	defer e.recovered(name, Repair, &err)
 	p, why, err := e.choose(ctx, name, Repair, factory, a)
 	if err != nil || why != nil || p == nil {
-		return &Wanted{}, err
+		return &Wanted{}, named(name, err)
 	}
 	if r, ok := p.(Restorer); ok {
-		return r.Wanted(ctx, a)
+		w, err = r.Wanted(ctx, a)
+		return w, named(name, err)
 	}
 	_, repairs := p.(Repairer)
 	return &Wanted{Individual: repairs}, nil

@@ -75,7 +75,7 @@ func policyOrNil(p *policy.Policy) *policy.Policy {
 
 func validPolicy(p *policy.Policy) error {
 	if err := p.Validate(); err != nil {
-		return fmt.Errorf("%w: policy: %w", configurator.ErrInvalidAllocation, err)
+		return fmt.Errorf("%w: %w", configurator.ErrInvalidAllocation, err)
 	}
 	return nil
 }
