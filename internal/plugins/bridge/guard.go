@@ -110,18 +110,24 @@ func (b *bridge) checkGuard(c *sdk.CmdArgs, r *types100.Result) error {
 	return nil
 }
 
-// guardPort adds to the changes what makes a port a guarded one.
+// isGuarded reports whether a port is as the source guard needs it: in its group, and with all
+// frames passing its rules. Without a guard, every port is.
+func (b *bridge) isGuarded(port rtnl.Port) bool {
+	return !b.guardsSources() || port.Group == names.GuardedPortGroup && port.Hooked
+}
+
+// guardPort adds to the changes what makes a port a guarded one. attached reports that the
+// changes attach it to the bridge, after which its frames do not pass the rules.
 func (b *bridge) guardPort(changes *rtnl.Batch, port rtnl.Port, attached bool) (changed bool) {
-	if !b.guardsSources() {
+	port.Hooked = port.Hooked && !attached
+	if b.isGuarded(port) {
 		return false
 	}
 	if port.Group != names.GuardedPortGroup {
 		changes.SetGroup(port.Index, names.GuardedPortGroup)
-		changed = true
 	}
-	if attached || !port.Hooked {
+	if !port.Hooked {
 		changes.HookPort(port.Index)
-		changed = true
 	}
-	return changed
+	return true
 }

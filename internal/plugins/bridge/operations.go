@@ -10,7 +10,6 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/plugins/spoofcheck"
@@ -146,7 +145,7 @@ func (b *bridge) Bind(ctx context.Context, c *sdk.CmdArgs) error {
 			return err
 		}
 	}
-	if ok, err := b.isReached(c, r); ok || err != nil {
+	if ok, err := b.isConnected(c, r); ok || err != nil {
 		return err
 	}
 	if _, err := b.restoreBridge(ctx, c, r); err != nil {
@@ -156,12 +155,12 @@ func (b *bridge) Bind(ctx context.Context, c *sdk.CmdArgs) error {
 	return err
 }
 
-// isReached reports whether the port of a container is up and attached, and the bridge has
-// the routes to the container.
-func (b *bridge) isReached(c *sdk.CmdArgs, r *types100.Result) (bool, error) {
+// isConnected reports whether the port of a container is up, attached and guarded, and the bridge
+// has the routes to the container.
+func (b *bridge) isConnected(c *sdk.CmdArgs, r *types100.Result) (bool, error) {
 	host := c.Host.Kernel
 	port, err := host.Port(c.Owner(b.Name).Veth())
-	if err != nil || !port.Up || port.Master == 0 || b.guardPort(&rtnl.Batch{}, port, false) {
+	if err != nil || !port.Up || port.Master == 0 || !b.isGuarded(port) {
 		return false, err
 	}
 	if !b.IsGateway || b.Vlan != 0 || len(r.IPs) == 0 {
