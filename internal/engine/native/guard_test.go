@@ -89,7 +89,7 @@ var broadcast = net.HardwareAddr{255, 255, 255, 255, 255, 255}
 
 // flood sends frames with the source of a neighbour from a namespace, as soon and as long as
 // it has an interface, until stop is called.
-func flood(t *testing.T, netns string, neighbour netip.Addr) (stop func()) {
+func flood(t testing.TB, netns string, neighbour netip.Addr) (stop func()) {
 	t.Helper()
 	done := make(chan struct{})
 	var running sync.WaitGroup
@@ -123,11 +123,11 @@ func flood(t *testing.T, netns string, neighbour netip.Addr) (stop func()) {
 
 // witness receives the frames of a bridge in a container.
 type witness struct {
-	t  *testing.T
+	t  testing.TB
 	fd int
 }
 
-func newWitness(t *testing.T, netns string) *witness {
+func newWitness(t testing.TB, netns string) *witness {
 	t.Helper()
 	w := &witness{t: t}
 	within(t, netns, func() (err error) {
@@ -154,7 +154,7 @@ func (w *witness) seen(text string) (forged bool) {
 }
 
 // say sends a frame from a container's own address.
-func say(t *testing.T, netns string, source netip.Addr, text string) {
+func say(t testing.TB, netns string, source netip.Addr, text string) {
 	t.Helper()
 	within(t, netns, func() error {
 		fd, link, err := packets()
@@ -170,7 +170,7 @@ func addressOf(r *engine.Request, i int) netip.Addr {
 	return addr.Unmap()
 }
 
-func portTable(t *testing.T) string { return run(t, "nft", "list", "table", "bridge", "allocnet") }
+func portTable(t testing.TB) string { return run(t, "nft", "list", "table", "bridge", "allocnet") }
 
 // TestGuardFromTheFirstFrame: a container that sends before ADD has begun, and until DEL has
 // ended, sends nothing in the name of a neighbour. Without the guard it does.

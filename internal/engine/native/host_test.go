@@ -28,7 +28,7 @@ type object = map[string]any
 // their calls.
 type testHost struct {
 	*native.Engine
-	t        *testing.T
+	t        testing.TB
 	dir, log string
 	netns    string
 }
@@ -36,7 +36,7 @@ type testHost struct {
 // fakes are the types of the plugins that run as binaries.
 var fakes = []string{"one", "two", "three"}
 
-func newTestHost(t *testing.T) *testHost {
+func newTestHost(t testing.TB) *testHost {
 	t.Helper()
 	privhost.Require(t)
 	dir := t.TempDir()

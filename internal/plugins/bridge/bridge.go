@@ -208,9 +208,13 @@ func (a *addition) gateway(ctx context.Context) error {
 	return a.reportVLANInterface()
 }
 
-func (a *addition) masquerade(ctx context.Context) error { return a.masq.Add(ctx, a.args, a.result) }
+func (a *addition) masquerade(ctx context.Context) error {
+	return a.rules.Masquerade.Add(ctx, a.args, a.result)
+}
 
-func (a *addition) unmasquerade(ctx context.Context) error { return a.masq.Del(ctx, a.args, a.result) }
+func (a *addition) unmasquerade(ctx context.Context) error {
+	return a.rules.Masquerade.Undo(ctx, a.args, a.result)
+}
 
 const (
 	portTime = 3 * time.Second

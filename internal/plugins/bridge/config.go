@@ -48,7 +48,7 @@ type config struct {
 type bridge struct {
 	config
 	ipam  veth.IPAM
-	masq  veth.Masquerade
+	rules veth.Rules
 	vlans []vlanRange // from vlanTrunk
 	// unread reports whether the configuration could not be read. DEL then removes
 	// everything that the plugin may have created.
@@ -66,11 +66,13 @@ func New(conf []byte) (sdk.Plugin, error) {
 		b.IsGateway = true
 	}
 	b.MTU = max(b.MTU, 0) // the reference plugin ignores a negative MTU, too
-	b.masq = veth.Masquerade{On: b.unread || b.IPMasq && b.ipam != "", Backend: b.IPMasqBackend, Network: b.Name, Except: b.IPMasqExcept}
+	b.rules = veth.Rules{Network: b.Name, Masquerade: veth.Masquerade{
+		On: b.unread || b.IPMasq && b.ipam != "", Backend: b.IPMasqBackend, Network: b.Name, Except: b.IPMasqExcept,
+	}}
 	if b.unread || b.guardsSources() {
-		b.masq.Ports = b.guardedPorts
+		b.rules.Guard = b.guardedPorts
 	}
-	return b, sdk.FirstError(decodeErr, ipamErr, b.masq.ValidateExcept(), b.validate())
+	return b, sdk.FirstError(decodeErr, ipamErr, b.rules.Masquerade.ValidateExcept(), b.validate())
 }
 
 // validate rejects invalid values and combinations.

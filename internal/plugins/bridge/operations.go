@@ -39,13 +39,13 @@ func (b *bridge) Check(ctx context.Context, c *sdk.CmdArgs) error {
 		return err
 	}
 	if b.DisableContainerInterface {
-		return b.masq.Check(ctx, c, r)
+		return b.rules.Check(ctx, c, r)
 	}
 	peer, err := veth.CheckSandbox(c, r)
 	if err != nil {
 		return err
 	}
-	return errors.Join(b.checkPort(c, r, peer, br), b.masq.Check(ctx, c, r))
+	return errors.Join(b.checkPort(c, r, peer, br), b.rules.Check(ctx, c, r))
 }
 
 // checkBridge compares the bridge with the result and the configuration, including the
@@ -120,7 +120,7 @@ func (b *bridge) checkPort(c *sdk.CmdArgs, r *types100.Result, peer netlink.Link
 
 // Del implements sdk.Plugin.
 func (b *bridge) Del(ctx context.Context, c *sdk.CmdArgs) error {
-	err := veth.Detach(ctx, c, &b.Common, b.ipam, b.masq)
+	err := veth.Detach(ctx, c, &b.Common, b.ipam, b.rules)
 	return errors.Join(err, b.delMACGuard(ctx, c)) // after the link is deleted
 }
 
@@ -177,16 +177,16 @@ func (b *bridge) isConnected(c *sdk.CmdArgs, r *types100.Result) (bool, error) {
 
 // Disconnect implements sdk.Disconnecter. A VLAN's tags and the MAC check stay until DEL.
 func (b *bridge) Disconnect(ctx context.Context, c *sdk.CmdArgs) error {
-	return veth.Disconnect(ctx, c, &b.Common, b.masq)
+	return veth.Disconnect(ctx, c, &b.Common, b.rules)
 }
 
 // Status implements sdk.Plugin.
 func (b *bridge) Status(ctx context.Context, c *sdk.CmdArgs) error {
-	return errors.Join(b.masq.Validate(), b.ipam.Status(ctx, c))
+	return errors.Join(b.rules.Masquerade.Validate(), b.ipam.Status(ctx, c))
 }
 
 // GC implements sdk.Plugin. The bridge stays.
 func (b *bridge) GC(ctx context.Context, c *sdk.CmdArgs) error {
-	err := veth.Collect(ctx, c, &b.Common, b.ipam, b.masq)
+	err := veth.Collect(ctx, c, &b.Common, b.ipam, b.rules)
 	return errors.Join(err, spoofcheck.Collect(ctx, c.Stale(&b.Common)))
 }

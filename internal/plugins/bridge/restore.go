@@ -29,7 +29,7 @@ func (b *bridge) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 		return errors.Join(leaseErr, err)
 	}
 	// The elements come first: a guarded port without them sends nothing.
-	errs := []error{leaseErr, b.restoreGuard(ctx, c, r), b.masq.Restore(ctx, c, r)}
+	errs := []error{leaseErr, b.restoreGuard(ctx, c, r), b.rules.Restore(ctx, c, r)}
 	if !sdk.AddedByReference(c, b.Name, r) {
 		_, err := b.restorePort(c)
 		errs = append(errs, err)
@@ -60,7 +60,7 @@ func (b *bridge) Wanted(_ context.Context, c *sdk.CmdArgs) (*sdk.Wanted, error) 
 		Key:     "port " + c.Owner(b.Name).Veth(),
 		Restore: func(context.Context) (bool, error) { return b.restorePort(c) },
 	})
-	b.masq.Want(w, c, r)
+	b.rules.Want(w, c, r)
 	return w, nil
 }
 

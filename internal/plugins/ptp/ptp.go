@@ -35,8 +35,8 @@ type ptp struct {
 	// true. The reference plugin ignores the key.
 	SourceGuard *bool `json:"sourceGuard"`
 
-	ipam veth.IPAM
-	masq veth.Masquerade
+	ipam  veth.IPAM
+	rules veth.Rules
 }
 
 // New implements sdk.Factory.
@@ -47,8 +47,10 @@ func New(conf []byte) (sdk.Plugin, error) {
 	var ipamErr error
 	p.ipam, ipamErr = veth.IPAMOf(&p.Common)
 	p.MTU = max(p.MTU, 0) // the reference plugin ignores a negative MTU, too
-	p.masq = veth.Masquerade{On: unread || p.IPMasq, Backend: p.IPMasqBackend, Network: p.Name, Except: p.IPMasqExcept}
-	return p, sdk.FirstError(decodeErr, ipamErr, p.masq.ValidateExcept())
+	p.rules = veth.Rules{Network: p.Name, Masquerade: veth.Masquerade{
+		On: unread || p.IPMasq, Backend: p.IPMasqBackend, Network: p.Name, Except: p.IPMasqExcept,
+	}}
+	return p, sdk.FirstError(decodeErr, ipamErr, p.rules.Masquerade.ValidateExcept())
 }
 
 //lint:ignore ST1005 text of the reference plugin
@@ -211,7 +213,9 @@ func (a *addition) awaitReception(ctx context.Context) error {
 	)
 }
 
-func (a *addition) masquerade(ctx context.Context) error { return a.masq.Add(ctx, a.args, a.result) }
+func (a *addition) masquerade(ctx context.Context) error {
+	return a.rules.Masquerade.Add(ctx, a.args, a.result)
+}
 
 // Check implements sdk.Plugin.
 func (p *ptp) Check(ctx context.Context, c *sdk.CmdArgs) error {
@@ -229,7 +233,7 @@ func (p *ptp) Check(ctx context.Context, c *sdk.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(p.checkHost(ctx, c, r, peer), p.masq.Check(ctx, c, r))
+	return errors.Join(p.checkHost(ctx, c, r, peer), p.rules.Check(ctx, c, r))
 }
 
 func (p *ptp) checkHost(ctx context.Context, c *sdk.CmdArgs, r *types100.Result, peer netlink.Link) error {
@@ -264,7 +268,7 @@ func checkReach(host *rtnl.Host, index int, name string, r *types100.Result) err
 
 // Del implements sdk.Plugin.
 func (p *ptp) Del(ctx context.Context, c *sdk.CmdArgs) error {
-	return veth.Detach(ctx, c, &p.Common, p.ipam, p.masq)
+	return veth.Detach(ctx, c, &p.Common, p.ipam, p.rules)
 }
 
 // Bind implements sdk.Binder. What another program has changed of the host's end, it
@@ -295,7 +299,7 @@ func (p *ptp) Bind(ctx context.Context, c *sdk.CmdArgs) error {
 
 // Disconnect implements sdk.Disconnecter.
 func (p *ptp) Disconnect(ctx context.Context, c *sdk.CmdArgs) error {
-	return veth.Disconnect(ctx, c, &p.Common, p.masq)
+	return veth.Disconnect(ctx, c, &p.Common, p.rules)
 }
 
 // Status implements sdk.Plugin.
@@ -303,10 +307,10 @@ func (p *ptp) Status(ctx context.Context, c *sdk.CmdArgs) error {
 	if p.ipam == "" {
 		return errNoIPAM
 	}
-	return errors.Join(p.masq.Validate(), p.ipam.Status(ctx, c))
+	return errors.Join(p.rules.Masquerade.Validate(), p.ipam.Status(ctx, c))
 }
 
 // GC implements sdk.Plugin.
 func (p *ptp) GC(ctx context.Context, c *sdk.CmdArgs) error {
-	return veth.Collect(ctx, c, &p.Common, p.ipam, p.masq)
+	return veth.Collect(ctx, c, &p.Common, p.ipam, p.rules)
 }

@@ -28,7 +28,7 @@ func (p *ptp) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 		_, hostErr = p.restoreHost(c, r)
 		hostErr = errors.Join(hostErr, p.restoreGuard(ctx, c, r))
 	}
-	return errors.Join(p.ipam.Repair(ctx, c), hostErr, veth.Forward(c.Host.Cache, r), p.masq.Add(ctx, c, r))
+	return errors.Join(p.ipam.Repair(ctx, c), hostErr, veth.Forward(c.Host.Cache, r), p.rules.Masquerade.Add(ctx, c, r))
 }
 
 // Wanted implements sdk.Restorer.
@@ -50,7 +50,7 @@ func (p *ptp) Wanted(_ context.Context, c *sdk.CmdArgs) (*sdk.Wanted, error) {
 			Restore: func(ctx context.Context) (bool, error) { return c.Host.RestoreGuard(ctx, families...) },
 		})
 	}
-	p.masq.Want(w, c, r)
+	p.rules.Want(w, c, r)
 	return w, nil
 }
 

@@ -15,16 +15,16 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// Detach removes an attachment: its masquerading, its link, its tracked
-// connections, and at last its addresses, which another attachment may get from
-// then on. If an earlier step fails, Detach keeps the addresses, because rules,
-// links or connections may still refer to them.
-func Detach(ctx context.Context, c *sdk.CmdArgs, common *sdk.Common, ipam IPAM, m Masquerade) error {
+// Detach removes an attachment: its rules, its link, its tracked connections, and at
+// last its addresses, which another attachment may get from then on. If an earlier step
+// fails, Detach keeps the addresses, because rules, links or connections may still refer
+// to them.
+func Detach(ctx context.Context, c *sdk.CmdArgs, common *sdk.Common, ipam IPAM, rules Rules) error {
 	previous := c.PreviousOfDel(common)
-	masqErr := m.Del(ctx, c, previous)
+	rulesErr := rules.Del(ctx, c, previous)
 	_, linkErr := c.Host.Kernel.DeleteLink(ctx, c.Owner(common.Name).Veth())
 	zoneErr := c.LeaveZones(ctx, common.Name, sdk.Addresses(previous))
-	err := errors.Join(masqErr, linkErr, zoneErr, detachReference(ctx, c, common, previous, m))
+	err := errors.Join(rulesErr, linkErr, zoneErr, detachReference(ctx, c, common, previous, rules.Masquerade))
 	if err == nil {
 		err = disconnect(ctx, c, previous, ipam)
 	}
@@ -34,17 +34,17 @@ func Detach(ctx context.Context, c *sdk.CmdArgs, common *sdk.Common, ipam IPAM, 
 	return err
 }
 
-// Disconnect takes the link of an attachment down, and removes its masquerading and its
-// tracked connections: see sdk.Disconnecter. It is for attachments whose result and link
-// are those of allocnet's plugins.
-func Disconnect(ctx context.Context, c *sdk.CmdArgs, common *sdk.Common, m Masquerade) error {
+// Disconnect takes the link of an attachment down, and removes its rules and its tracked
+// connections: see sdk.Disconnecter. It is for attachments whose result and link are those
+// of allocnet's plugins.
+func Disconnect(ctx context.Context, c *sdk.CmdArgs, common *sdk.Common, rules Rules) error {
 	previous, name := c.PreviousOfDel(common), c.Owner(common.Name).Veth()
-	if previous == nil || !has(previous, name, "") || m.On && m.Backend != nil {
+	if previous == nil || !has(previous, name, "") || rules.Masquerade.hasBackend() {
 		return sdk.ErrNeedsDel
 	}
-	masqErr := m.Del(ctx, c, previous)
+	rulesErr := rules.Del(ctx, c, previous)
 	_, linkErr := c.Host.Kernel.SetDown(name)
-	if err := errors.Join(masqErr, linkErr); err != nil {
+	if err := errors.Join(rulesErr, linkErr); err != nil {
 		return err
 	}
 	return c.Host.Conntrack.FlushAddresses(ctx, sdk.Addresses(previous)...)
@@ -134,9 +134,9 @@ func has(r *types100.Result, name, sandbox string) bool {
 
 // Collect implements GC: it removes links and elements of the network whose
 // owner is not among the valid attachments, and releases their addresses.
-func Collect(ctx context.Context, c *sdk.CmdArgs, common *sdk.Common, ipam IPAM, m Masquerade) error {
+func Collect(ctx context.Context, c *sdk.CmdArgs, common *sdk.Common, ipam IPAM, rules Rules) error {
 	stale := c.Stale(common)
-	err := errors.Join(c.Host.DelOwned(ctx, stale), m.collect(ctx, common), collectLinks(ctx, c, stale))
+	err := errors.Join(c.Host.DelOwned(ctx, stale), rules.Masquerade.collect(ctx, common), collectLinks(ctx, c, stale))
 	if err != nil {
 		return err // the addresses are still in use
 	}

@@ -2,7 +2,6 @@ package veth
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -25,9 +24,6 @@ type Masquerade struct {
 	// Except are networks to which packets keep their source address, in addition
 	// to that of the address.
 	Except []netip.Prefix
-	// Ports returns the guarded bridge ports of an attachment, whose elements are
-	// removed, checked and restored with those of the masquerading; nil if there are none.
-	Ports func(*sdk.CmdArgs, *types100.Result) []ruleset.BridgePort
 }
 
 // Validate returns an error for an unknown backend.
@@ -55,29 +51,39 @@ func errBackend(name string) error { return fmt.Errorf("unknown ipmasq backend %
 // Add masquerades traffic from the addresses of a result behind the host's
 // address.
 func (m Masquerade) Add(ctx context.Context, c *sdk.CmdArgs, r *types100.Result) error {
-	if !m.On {
+	switch {
+	case !m.On:
 		return nil
+	case m.hasBackend():
+		return m.addReference(ctx, c, r)
 	}
-	if m.Backend == nil {
-		return c.AddElements(ctx, sdk.Addition{Elements: m.elements(c, r)})
-	}
-	return m.reference(c).add(ctx, *m.Backend, m.addresses(r))
+	return c.AddElements(ctx, sdk.Addition{Elements: m.elements(c, r)})
 }
 
-// Del removes the masquerading. Without a result, it finds elements by their
-// owner. With a backend it also removes elements, because ADD may have had a
-// configuration without a backend.
-func (m Masquerade) Del(ctx context.Context, c *sdk.CmdArgs, r *types100.Result) error {
-	if !m.On && m.Ports == nil {
+// Undo removes what Add has added.
+func (m Masquerade) Undo(ctx context.Context, c *sdk.CmdArgs, r *types100.Result) error {
+	switch {
+	case !m.On:
+		return nil
+	case m.hasBackend():
+		return m.delReference(ctx, c)
+	}
+	return c.Host.Rules.Del(ctx, m.elements(c, r))
+}
+
+// hasBackend reports whether the rules have the layout of the reference plugins.
+func (m Masquerade) hasBackend() bool { return m.On && m.Backend != nil }
+
+// hasElements reports whether the masquerading consists of elements.
+func (m Masquerade) hasElements() bool { return m.On && m.Backend == nil }
+
+// addReference adds the rules of the reference plugins. It does nothing
+// without a backend.
+func (m Masquerade) addReference(ctx context.Context, c *sdk.CmdArgs, r *types100.Result) error {
+	if !m.hasBackend() {
 		return nil
 	}
-	if m.On && m.Backend != nil {
-		return errors.Join(m.delReference(ctx, c), sdk.DelOwned(ctx, c, m.Network))
-	}
-	if r == nil {
-		return sdk.DelOwned(ctx, c, m.Network)
-	}
-	return c.Host.Rules.Del(ctx, m.all(c, r))
+	return m.reference(c).add(ctx, *m.Backend, m.addresses(r))
 }
 
 // delReference removes the rules of the reference plugins.
@@ -91,44 +97,19 @@ func (m Masquerade) delReference(ctx context.Context, c *sdk.CmdArgs) error {
 	return nil
 }
 
-// Check returns an error if masquerading is incomplete. It does not check rules
-// that the reference plugins added: neither do those plugins.
-func (m Masquerade) Check(ctx context.Context, c *sdk.CmdArgs, r *types100.Result) error {
-	if !m.On && m.Ports == nil || !has(r, c.Owner(m.Network).Veth(), "") {
+// checkReference returns an error if rules of the reference plugins are missing
+// that the native plugin added. It does nothing without a backend.
+func (m Masquerade) checkReference(ctx context.Context, c *sdk.CmdArgs, r *types100.Result) error {
+	if !m.hasBackend() {
 		return nil
 	}
-	err := c.Host.Rules.Check(ctx, m.all(c, r))
-	if m.On && m.Backend != nil {
-		err = errors.Join(err, m.reference(c).check(ctx, *m.Backend, m.addresses(r)))
-	}
-	return err
-}
-
-// Restore is Add for an existing attachment, and restores the elements of its ports.
-func (m Masquerade) Restore(ctx context.Context, c *sdk.CmdArgs, r *types100.Result) error {
-	var err error
-	if m.On && m.Backend != nil {
-		err = m.reference(c).add(ctx, *m.Backend, m.addresses(r))
-	}
-	return errors.Join(err, c.Host.Rules.Add(ctx, m.all(c, r)))
-}
-
-// all returns the elements of the masquerading, unless it has a backend, and of the ports.
-func (m Masquerade) all(c *sdk.CmdArgs, r *types100.Result) *ruleset.Elements {
-	e := &ruleset.Elements{Owner: c.Owner(m.Network)}
-	if m.On && m.Backend == nil {
-		e = m.elements(c, r)
-	}
-	if m.Ports != nil {
-		e.Ports = m.Ports(c, r)
-	}
-	return e
+	return m.reference(c).check(ctx, *m.Backend, m.addresses(r))
 }
 
 // collect removes rules with the reference layout that belong to no valid
 // attachment.
 func (m Masquerade) collect(ctx context.Context, common *sdk.Common) error {
-	if !m.On || m.Backend == nil {
+	if !m.hasBackend() {
 		return nil
 	}
 	return reference{network: common.Name}.collect(ctx, common.ValidAttachments)
@@ -138,6 +119,7 @@ func (m Masquerade) reference(c *sdk.CmdArgs) reference {
 	return reference{network: m.Network, ifName: c.IfName, id: c.ContainerID}
 }
 
+// elements returns the elements of the masquerading of a result's addresses.
 func (m Masquerade) elements(c *sdk.CmdArgs, r *types100.Result) *ruleset.Elements {
 	e := &ruleset.Elements{Owner: c.Owner(m.Network)}
 	for _, ip := range r.IPs {
@@ -189,15 +171,4 @@ func (m Masquerade) addresses(r *types100.Result) []masqueraded {
 		list[i] = masqueraded{&ip.Address, m.kept(prefix(ip.Address))}
 	}
 	return list
-}
-
-// Want adds the elements of the masquerading and of the ports to what the host must have.
-// The rules of a backend need a CHECK of their own.
-func (m Masquerade) Want(w *sdk.Wanted, c *sdk.CmdArgs, r *types100.Result) {
-	if m.On && m.Backend != nil {
-		w.Individual = true
-	}
-	if m.On && m.Backend == nil || m.Ports != nil {
-		w.Elements = m.all(c, r)
-	}
 }
