@@ -86,7 +86,8 @@ func (c *collector) chain(conn *nftables.Conn, table *nftables.Table, chain *nft
 // ofPolicy reports whether a chain or set belongs to a network policy, which is removed with the
 // last allocation that has it.
 func ofPolicy(table *nftables.Table, name string) bool {
-	return table.Name == names.PolicyTable && (strings.HasPrefix(name, names.PolicyPrefix) || strings.HasPrefix(name, names.SelectionPrefix))
+	_, selection := names.ParseSelectionSet(name)
+	return table.Name == names.PolicyTable && (selection || names.PolicyID(name) != "")
 }
 
 // ruleComment returns a rule's comment. If its owner stored other user data, it

@@ -27,13 +27,6 @@ const HeldGuardTable = "allocnet_guard_held"
 // PolicyTable is the name of the tables with the network policies of allocations.
 const PolicyTable = "allocnet_policy"
 
-// The names of chains and sets of one policy in PolicyTable begin with PolicyPrefix, and those of sets
-// of allocations that policies select with SelectionPrefix.
-const (
-	PolicyPrefix    = "policy_"
-	SelectionPrefix = "selection_"
-)
-
 // IsOwnTable reports whether a table of nftables with that name is allocnet's.
 func IsOwnTable(name string) bool {
 	switch name {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -13,38 +12,28 @@ import (
 	"github.com/allocnet/allocnet/cmd/internal/netpolicy"
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/netfilter"
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/policy"
 )
-
-// policyChain is the name of a chain of a network policy, with the direction and, if both the
-// network and the allocation deny something, whose policy it is: 0 or 1.
-var policyChain = regexp.MustCompile("^" + names.PolicyPrefix + `[0-9a-f]+_(ingress|egress)(?:_([01]))?$`)
-
-// digest ends the comments of allocnet's rules.
-var digest = regexp.MustCompile(` \[[0-9a-f]{8}\]$`)
 
 // denied says which rule of a network policy drops the probe, and how to allow it.
 func (f *tracer) denied(ctx context.Context, c *Chain) (found, next string) {
 	var r *Rule
+	var in names.PolicyChain
 	for i := range c.Rules {
-		if policyChain.MatchString(c.Rules[i].Chain) {
-			r = &c.Rules[i]
+		if chain, ok := names.ParsePolicyChain(c.Rules[i].Chain); ok {
+			r, in = &c.Rules[i], chain
 		}
 	}
 	if r == nil {
 		return c.String(), "the network policy of the allocation is not complete: `allocnet repair` restores it"
 	}
-	parts := policyChain.FindStringSubmatch(r.Chain)
-	traffic := policy.Ingress
-	if parts[1] == policy.Egress.String() {
-		traffic = policy.Egress
-	}
 	rule, at := f.ruleName(ctx, c, r), fmt.Sprintf("(%s %s %s, rule %d)", c.Family, c.Table, r.Chain, r.Handle)
-	if traffic == policy.Egress {
+	if in.Direction == names.Egress {
 		return fmt.Sprintf("denied by %s of an egress policy of the sender %s %s", rule, f.path.From.Addr(), at),
 			"`allocnet policy denied` lists the flow with its allocation and its policy"
 	}
-	whose := f.policyOf(traffic, parts[2])
+	whose := f.policyOf(in.Stage)
 	found = fmt.Sprintf("denied by %s of the policy of %s %s", rule, whose, at)
 	return found, f.allowing(rule, whose)
 }
@@ -77,14 +66,14 @@ func (f *tracer) ruleName(ctx context.Context, c *Chain, r *Rule) string {
 	if err != nil || i < 0 { // it was removed meanwhile
 		return fmt.Sprintf("rule %d", r.Handle)
 	}
-	return digest.ReplaceAllString(netfilter.Comment(rules[i].UserData), "")
+	return ruleset.Purpose(netfilter.Comment(rules[i].UserData))
 }
 
-// policyOf returns whose policy a chain belongs to. Only policies that deny something have a
-// chain, and it has no number if there is one of them.
-func (f *tracer) policyOf(t policy.Traffic, number string) string {
+// policyOf returns whose policy a chain for ingress belongs to. Only policies that deny something
+// have a stage, that of the network comes first, and a single one has no number.
+func (f *tracer) policyOf(stage int) string {
 	network, general := f.network()
-	if number == "0" || number == "" && netpolicy.Denies(general, t) {
+	if stage == 0 || stage == names.NoStage && netpolicy.Denies(general, policy.Ingress) {
 		return "network " + network
 	}
 	return "allocation " + f.Record.ID

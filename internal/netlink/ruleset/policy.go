@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -90,7 +89,7 @@ func (t *table) policySet(name string, key ...nftables.SetDatatype) *set {
 
 func selectionSet(t *table, name string) *set {
 	_, addr := tableNamed("", t.family)
-	return t.policySet(names.SelectionPrefix+name, addr)
+	return t.policySet(names.SelectionSet(name), addr)
 }
 
 // prefixSet returns the set of prefixes of a rule. Only a concatenation has elements with a
@@ -103,8 +102,8 @@ func prefixSet(t *table, name string) *set {
 }
 
 // policyChain returns the name of the chain of a policy for one direction.
-func policyChain(id string, direction int) string {
-	return names.PolicyPrefix + id + "_" + directions[direction]
+func policyChain(id string, direction int) names.PolicyChain {
+	return names.PolicyChain{ID: id, Direction: directions[direction], Stage: names.NoStage}
 }
 
 // policyParts is what a policy consists of in one table.
@@ -176,18 +175,18 @@ func (n *policyParts) direction(id string, d int, stages []Stage) {
 		n.stage(name, d, &stages[0])
 		return
 	}
-	calls := newChain(name, hook{})
+	calls := newChain(name.String(), hook{})
 	for i := range stages {
-		one := fmt.Sprintf("%s_%d", name, i)
-		n.stage(one, d, &stages[i])
-		calls.rules = append(calls.rules, newRule("stage", jump(one)))
+		name.Stage = i
+		n.stage(name, d, &stages[i])
+		calls.rules = append(calls.rules, newRule("stage", jump(name.String())))
 	}
 	n.chains = append(n.chains, calls)
 }
 
 // stage adds the chain of a stage. What the stage allows returns from the chain.
-func (n *policyParts) stage(name string, d int, s *Stage) {
-	c := newChain(name, hook{})
+func (n *policyParts) stage(name names.PolicyChain, d int, s *Stage) {
+	c := newChain(name.String(), hook{})
 	for i := range s.Rules {
 		if exprs := n.rule(name, i, d, &s.Rules[i]); exprs != nil {
 			c.rules = append(c.rules, newRule(s.Rules[i].Name, exprs...))
@@ -200,8 +199,8 @@ func (n *policyParts) stage(name string, d int, s *Stage) {
 }
 
 // rule returns the expressions of a rule, or nil if it matches no packet of the family.
-func (n *policyParts) rule(chain string, i, d int, r *PolicyRule) []expr.Any {
-	peer, ok := n.peer(fmt.Sprintf("%s_%d", chain, i), d, &r.Peer)
+func (n *policyParts) rule(chain names.PolicyChain, i, d int, r *PolicyRule) []expr.Any {
+	peer, ok := n.peer(chain.Set(i), d, &r.Peer)
 	if !ok {
 		return nil
 	}
@@ -378,7 +377,7 @@ func (r *Ruleset) addPolicy(ctx context.Context, all []*policyParts, linked bool
 
 // ours reports whether an element of a group of links leads to this policy.
 func (n *policyParts) ours(is *element) bool {
-	return strings.HasPrefix(is.value.chain, names.PolicyPrefix+n.id+"_")
+	return names.PolicyID(is.value.chain) == n.id
 }
 
 // build appends the messages that make sets, elements and chains, given the existing chains.

@@ -28,7 +28,7 @@ func (l *lister) policies(t *table, e *Elements) {
 		for _, p := range e.Policed {
 			if stages := [2]bool{p.Egress, p.Ingress}; p.ByAddress && (stages[d] || l.removing) {
 				if one := l.policyAddress(t, t.policy.addresses[d], p.Address); one != nil {
-					one.verdict, one.value.chain = int32(expr.VerdictGoto), policyChain(p.Policy, d)
+					one.verdict, one.value.chain = int32(expr.VerdictGoto), policyChain(p.Policy, d).String()
 				}
 			}
 		}
@@ -68,7 +68,7 @@ func linksTo(t *table, id string, group uint32) []element {
 	for d := range directions {
 		link := element{set: t.policy.links[d]}
 		binary.NativeEndian.PutUint32(link.key[:], group)
-		link.verdict, link.value.chain = int32(expr.VerdictGoto), policyChain(id, d)
+		link.verdict, link.value.chain = int32(expr.VerdictGoto), policyChain(id, d).String()
 		links = append(links, link)
 	}
 	return links
@@ -121,14 +121,15 @@ func inSelections(m Member, selections []string) []element {
 func (r *Ruleset) selectionSets(ctx context.Context, t *table) ([]*set, error) {
 	var list []*set
 	err := retry.Do(ctx, func() (err error) {
-		list, err = r.setsNamed(ctx, t, func(name string) bool { return strings.HasPrefix(name, names.SelectionPrefix) })
+		list, err = r.setsNamed(ctx, t, func(name string) bool { _, ok := names.ParseSelectionSet(name); return ok })
 		return err
 	})
 	if errors.Is(err, unix.ENOENT) { // the table
 		return nil, nil
 	}
 	for i, s := range list {
-		list[i] = selectionSet(t, strings.TrimPrefix(s.name, names.SelectionPrefix))
+		selection, _ := names.ParseSelectionSet(s.name)
+		list[i] = selectionSet(t, selection)
 	}
 	return list, err
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -45,7 +44,7 @@ func (r *Ruleset) delOrphans(ctx context.Context, t *table, owner string, known,
 		t.begin(b, t.label, unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP)
 	}, func(payload []byte) {
 		c, of := readChain(payload)
-		if id := policyOf(c.name); of == t.name && c.comment == owner && id != "" && !slices.Contains(known, id) {
+		if id := names.PolicyID(c.name); of == t.name && c.comment == owner && id != "" && !slices.Contains(known, id) {
 			chains, ids[id] = append(chains, c), true
 		}
 	})
@@ -54,13 +53,13 @@ func (r *Ruleset) delOrphans(ctx context.Context, t *table, owner string, known,
 	}
 	var links []element
 	for _, s := range t.policy.links {
-		some, err := r.dumpElements(ctx, s, func(e *element) bool { return ids[policyOf(e.value.chain)] })
+		some, err := r.dumpElements(ctx, s, func(e *element) bool { return ids[names.PolicyID(e.value.chain)] })
 		if err != nil {
 			return err
 		}
 		links = append(links, some...)
 	}
-	sets, err := r.setsNamed(ctx, t, func(name string) bool { return ids[policyOf(name)] })
+	sets, err := r.setsNamed(ctx, t, func(name string) bool { return ids[names.PolicyID(name)] })
 	if err != nil {
 		return err
 	}
@@ -85,7 +84,7 @@ func (r *Ruleset) delOrphans(ctx context.Context, t *table, owner string, known,
 // uses, such as another instance's.
 func (r *Ruleset) delSelections(ctx context.Context, t *table, known []string) error {
 	sets, err := r.setsNamed(ctx, t, func(name string) bool {
-		selection, ok := strings.CutPrefix(name, names.SelectionPrefix)
+		selection, ok := names.ParseSelectionSet(name)
 		return ok && !slices.Contains(known, selection)
 	})
 	for _, s := range sets {
@@ -109,16 +108,6 @@ func (r *Ruleset) setsNamed(ctx context.Context, t *table, wanted func(string) b
 		}
 	})
 	return list, err
-}
-
-// policyOf returns the ID in the name of a policy's chain or set; "" for other names.
-func policyOf(name string) string {
-	rest, ok := strings.CutPrefix(name, names.PolicyPrefix)
-	id, _, found := strings.Cut(rest, "_")
-	if !ok || !found {
-		return ""
-	}
-	return id
 }
 
 // readChain reads the name and the comment of a chain, and the name of its table.

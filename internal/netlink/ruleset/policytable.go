@@ -43,7 +43,7 @@ const (
 	ingress = 1
 )
 
-var directions = [2]string{"egress", "ingress"}
+var directions = [2]string{names.Egress, names.Ingress}
 
 const (
 	// deniedSize is the maximum number of flows in the set denied. Further ones are

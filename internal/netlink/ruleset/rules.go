@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"math"
+	"strings"
 	"sync"
 
 	"github.com/google/nftables/expr"
@@ -95,8 +96,28 @@ func (c *chain) sign() {
 	for i := range c.rules {
 		r := &c.rules[i]
 		sum := sha256.Sum256(fmt.Appendf(r.exprs[:len(r.exprs):len(r.exprs)], "%s/%d/%s", c.name, i, r.comment))
-		r.comment += " [" + hex.EncodeToString(sum[:4]) + "]"
+		r.comment += digestOpen + hex.EncodeToString(sum[:digestLen]) + digestClose
 	}
+}
+
+// The digest at the end of a comment is in brackets.
+const (
+	digestOpen, digestClose = " [", "]"
+	digestLen               = 4 // bytes
+)
+
+// Purpose returns the comment of a rule without its digest: the purpose of the rule, or, of a rule
+// of a policy, its name.
+func Purpose(comment string) string {
+	purpose, ok := strings.CutSuffix(comment, digestClose)
+	at := len(purpose) - len(digestOpen) - hex.EncodedLen(digestLen)
+	if !ok || at < 0 || !strings.HasPrefix(purpose[at:], digestOpen) {
+		return comment
+	}
+	if _, err := hex.DecodeString(purpose[at+len(digestOpen):]); err != nil {
+		return comment
+	}
+	return purpose[:at]
 }
 
 const accept = 1 // NF_ACCEPT
