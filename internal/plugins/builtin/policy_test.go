@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/plugins/policy"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/state/policystate"
 	"github.com/allocnet/allocnet/sandbox"
@@ -158,4 +159,56 @@ func TestPolicyChangeInterrupted(t *testing.T) {
 	require.NoError(t, os.Remove(unreadable))
 	require.NoError(t, g.run(sdk.Repair, a, denying, result))
 	require.False(t, tracked())
+}
+
+// TestPolicyGC: GC and Collect remove what a stale attachment has in the kernel and in the store, GC
+// also if the store has lost it. What others have stays.
+func TestPolicyGC(t *testing.T) {
+	for _, conf := range []object{guardedBridge(), guardedLinks("net")} {
+		for _, how := range []string{"GC", "GC, member lost", "Collect"} {
+			t.Run(conf["type"].(string)+" "+how, func(t *testing.T) { testPolicyGC(t, conf, how) })
+		}
+	}
+}
+
+func testPolicyGC(t *testing.T, conf object, how string) {
+	g := newGuardTest(t)
+	dir := t.TempDir()
+	host := g.native.exec.Host
+	host.Policies = policystate.New(dir)
+	selecting := policed(conf, "stays", "")
+	selecting["runtimeConfig"].(object)["policy"].(object)["policy"] = object{
+		"ingress": object{"default": "deny", "rules": []any{object{"peers": []any{object{"labels": object{"app": "stale"}}}}}}}
+	stays, staysResult, _ := g.add("stays", conf)
+	t.Cleanup(func() { _, _ = g.native.run("DEL", stays, withResult(t, conf, staysResult)) })
+	require.NoError(t, g.run("ADD", stays, selecting, staysResult))
+	t.Cleanup(func() { _ = g.run("DEL", stays, selecting, staysResult) })
+	tables, stored := policyTables(t), files(t, dir)
+
+	a, result, _ := g.add("stale", conf)
+	t.Cleanup(func() { _, _ = g.native.run("DEL", a, withResult(t, conf, result)) })
+	withPolicy := how != "GC, member lost" // the policy of a lost member is that of CollectOrphans
+	preset := map[bool]string{true: "isolated"}[withPolicy]
+	require.NoError(t, g.run("ADD", a, policed(conf, "stale", preset), result))
+	require.Contains(t, policyTables(t), "allocnet:net/stale/eth0")
+	if !withPolicy {
+		owner := names.Owner{Network: "net", ID: "stale", IfName: "eth0"}
+		s, err := host.Policies.Share(t.Context())
+		require.NoError(t, err)
+		m, err := s.Member(owner.Veth())
+		require.NoError(t, err)
+		require.NoError(t, s.DeleteMember(m))
+		s.Unlock()
+	}
+
+	if how == "Collect" {
+		require.NoError(t, policy.Collect(t.Context(), host, func(o names.Owner) bool { return o.ID == "stale" }))
+	} else {
+		valid := []any{object{"containerID": "stays", "ifname": "eth0"}}
+		_, err := g.native.run("GC", attachment{}, with(selecting, "cni.dev/valid-attachments", valid))
+		require.NoError(t, err)
+	}
+	require.Equal(t, tables, policyTables(t))
+	require.Equal(t, stored, files(t, dir))
+	require.NoError(t, g.run("CHECK", stays, selecting, staysResult))
 }

@@ -14,27 +14,53 @@ func Collect(ctx context.Context, host *sdk.Host, stale func(names.Owner) bool) 
 	if !host.Policies.Exists() {
 		return nil
 	}
-	s, err := host.Policies.Share(ctx)
-	if err != nil {
+	left, gone, err := dropStale(ctx, host, stale)
+	if left {
+		// Callers know owners without a record. Their DEL may never have run, and a policy to
+		// which an element leads cannot be removed.
+		err = errors.Join(err, host.DelOwned(ctx, stale))
+	}
+	return errors.Join(err, sweep(ctx, host, gone...))
+}
+
+// GC implements sdk.Plugin. It removes the elements of stale owners also if their members are lost.
+// Nothing adds an element for one of them after that, except to the selections of a policy that is
+// made meanwhile, and from those dropStale removes it.
+func (p *plugin) GC(ctx context.Context, c *sdk.CmdArgs) error {
+	if c.Host.Policies == nil {
+		return nil
+	}
+	stale := c.Stale(&p.Common)
+	err := c.Host.DelOwned(ctx, stale)
+	if !c.Host.Policies.Exists() {
 		return err
 	}
+	_, gone, dropErr := dropStale(ctx, c.Host, stale)
+	return errors.Join(err, dropErr, sweep(ctx, c.Host, gone...))
+}
+
+// dropStale removes the members whose owners are stale from their selections and policies, and
+// reports whether there were any. gone are the keys of those that are Gone: see drop.
+func dropStale(ctx context.Context, host *sdk.Host, stale func(names.Owner) bool) (found bool, gone []string, err error) {
+	s, err := host.Policies.Share(ctx)
+	if err != nil {
+		return false, nil, err
+	}
+	defer s.Unlock()
 	members, err := s.Members("")
 	errs := []error{err}
-	dropped := false
-	var gone []string
 	for _, m := range members {
-		if stale(m.Owner) {
-			unused, err := drop(ctx, host, s, m, m.Owner)
-			if errs, dropped = append(errs, err), true; len(unused) > 0 {
-				gone = append(gone, m.Key)
-			}
+		if !stale(m.Owner) {
+			continue
+		}
+		found = true
+		unused, err := drop(ctx, host, s, m, m.Owner)
+		errs = append(errs, err)
+		if len(unused) > 0 {
+			gone = append(gone, m.Key)
 		}
 	}
-	s.Unlock()
-	if dropped {
-		errs = append(errs, host.DelOwned(ctx, stale))
-	}
-	return errors.Join(append(errs, sweep(ctx, host, gone...))...)
+	return found, gone, errors.Join(errs...)
 }
 
 // CollectOrphans removes what processes have left in the store that died during a change, and the

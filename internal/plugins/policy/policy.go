@@ -270,11 +270,3 @@ func (p *plugin) Disconnect(ctx context.Context, c *sdk.CmdArgs) error { return 
 
 // Status implements sdk.Plugin. The configuration is validated before.
 func (p *plugin) Status(context.Context, *sdk.CmdArgs) error { return nil }
-
-// GC implements sdk.Plugin.
-func (p *plugin) GC(ctx context.Context, c *sdk.CmdArgs) error {
-	if c.Host.Policies == nil {
-		return nil
-	}
-	return errors.Join(c.Host.DelOwned(ctx, c.Stale(&p.Common)), Collect(ctx, c.Host, c.Stale(&p.Common)))
-}
