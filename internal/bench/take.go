@@ -85,13 +85,18 @@ func (b *bench) takeOf(ctx context.Context, slots []*slot, kind string) (err err
 	for _, name := range []string{baselineName, bareName, callsName, pooledName, execName} {
 		b.report.add(takeTitle(kind), name, seconds, *adds[name])
 	}
+	return b.pace(ctx, p, kind)
+}
+
+// pace measures Setups from the pool at a fixed rate, and how fast the pool is filled again.
+func (b *bench) pace(ctx context.Context, p *pooledUser, kind string) error {
 	paced, err := p.paced(ctx, b.size.paced)
 	if err != nil {
 		return err
 	}
 	b.report.add(pacedTitle(kind), pooledName, seconds, paced)
 	b.report.add(pacedWorstTitle(kind), pooledName, seconds, samples{paced.quantile(0.99)})
-	refill, err := p.refill(ctx, size/2)
+	refill, err := p.refill(ctx, p.size/2)
 	if err != nil {
 		return err
 	}

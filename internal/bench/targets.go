@@ -41,13 +41,7 @@ func targets(s *size) []Target {
 		alone(1.5e-3, seconds, cpuTitle+": "+name, key(cpuTitle, name))
 	}
 	alone(2.5e-3, seconds, removedTitle+": allocnetd", key(removedTitle, daemonName))
-	for _, kind := range []string{"bridge", "ptp"} {
-		title := takeTitle(kind)
-		most(0.25, title+": pooled to baseline", key(title, pooledName), key(title, baselineName))
-		least(800, title+": exec to pooled", key(title, execName), key(title, pooledName))
-		alone(2e-3, seconds, pacedWorstTitle(kind)+": pooled", key(pacedWorstTitle(kind), pooledName))
-		all = append(all, Target{What: refillTitle(kind), Of: key(refillTitle(kind), pooledName), Limit: 500, Unit: rate, AtLeast: true})
-	}
+	all = append(all, poolTargets()...)
 	for _, kind := range []string{"bridge", "ptp"} {
 		title := policyTitle("ADD", kind)
 		for _, name := range []string{sharedName, ownName} {
@@ -63,6 +57,21 @@ func targets(s *size) []Target {
 	all = append(all, Target{What: collectTitle(s.collect) + ": native", Of: key(collectTitle(s.collect), nativeName), Limit: 300, Unit: rate, AtLeast: true})
 	most(1.3, throughTitle+" "+beyondTitle[4:]+": to an empty program", key(beyondTitle, daemonName), key(emptyTitle, emptyName))
 	alone(4<<10, memory, memoryTitle+": native", key(memoryTitle, nativeName))
+	return all
+}
+
+// poolTargets returns the targets of Setups from a pool.
+func poolTargets() []Target {
+	var all []Target
+	for _, kind := range []string{"bridge", "ptp"} {
+		title, worst, refill := takeTitle(kind), pacedWorstTitle(kind), refillTitle(kind)
+		pooled := key(title, pooledName)
+		all = append(all,
+			Target{What: title + ": pooled to baseline", Of: pooled, To: key(title, baselineName), Limit: 0.25},
+			Target{What: title + ": exec to pooled", Of: key(title, execName), To: pooled, Limit: 800, AtLeast: true},
+			Target{What: worst + ": pooled", Of: key(worst, pooledName), Limit: 2e-3, Unit: seconds},
+			Target{What: refill, Of: key(refill, pooledName), Limit: 500, Unit: rate, AtLeast: true})
+	}
 	return all
 }
 

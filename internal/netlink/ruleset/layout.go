@@ -146,33 +146,10 @@ func length(of types) int {
 
 // put appends the message that makes the set. id identifies the set in the transaction.
 func (s *set) put(b *sock.Requests, id uint32) {
-	const (
-		descConcat   = 2    // NFTA_SET_DESC_CONCAT
-		flagConcat   = 0x80 // NFT_SET_CONCAT
-		keyOrder     = 0    // NFTNL_UDATA_SET_KEYBYTEORDER
-		hostOrder    = 1
-		networkOrder = 2
-	)
-	flags, order := uint32(0), uint32(networkOrder)
-	if s.size != 0 {
-		flags |= unix.NFT_SET_EVAL
-	}
-	if s.interval {
-		flags |= unix.NFT_SET_INTERVAL | flagConcat
-	}
-	if s.data != nil {
-		flags |= unix.NFT_SET_MAP
-	}
-	if s.timeout != 0 {
-		flags |= unix.NFT_SET_TIMEOUT
-	}
-	if s.key[0].Name == nftables.TypeIFName.Name || s.key[0].Name == nftables.TypeDevGroup.Name {
-		order = hostOrder
-	}
 	s.table.begin(b, s.label, unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE)
 	b.CString(unix.NFTA_SET_TABLE, s.table.name)
 	b.CString(unix.NFTA_SET_NAME, s.name)
-	b.Uint32BE(unix.NFTA_SET_FLAGS, flags)
+	b.Uint32BE(unix.NFTA_SET_FLAGS, s.flags())
 	b.Uint32BE(unix.NFTA_SET_KEY_TYPE, magic(s.key))
 	b.Uint32BE(unix.NFTA_SET_KEY_LEN, uint32(s.keyLen))
 	b.Uint32BE(unix.NFTA_SET_ID, id)
@@ -188,6 +165,34 @@ func (s *set) put(b *sock.Requests, id uint32) {
 	if s.counters {
 		b.Attribute(unix.NLA_F_NESTED|setExpr, counterExpr())
 	}
+	s.describe(b)
+	b.Attribute(unix.NFTA_SET_USERDATA, append(s.byteOrder(), s.typeOf...))
+}
+
+// flags returns the flags of the set.
+func (s *set) flags() (flags uint32) {
+	const concat = 0x80 // NFT_SET_CONCAT
+	if s.size != 0 {
+		flags |= unix.NFT_SET_EVAL
+	}
+	if s.interval {
+		flags |= unix.NFT_SET_INTERVAL | concat
+	}
+	if s.data != nil {
+		flags |= unix.NFT_SET_MAP
+	}
+	if s.timeout != 0 {
+		flags |= unix.NFT_SET_TIMEOUT
+	}
+	return flags
+}
+
+// describe appends the size of the set, and the lengths of the fields of an interval's key.
+func (s *set) describe(b *sock.Requests) {
+	const (
+		descConcat  = 2 // NFTA_SET_DESC_CONCAT
+		fieldLength = 1 // NFTA_SET_FIELD_LEN
+	)
 	if s.size != 0 {
 		desc := b.Nest(unix.NFTA_SET_DESC)
 		b.Uint32BE(unix.NFTA_SET_DESC_SIZE, s.size)
@@ -198,15 +203,27 @@ func (s *set) put(b *sock.Requests, id uint32) {
 		concat := b.Nest(descConcat)
 		for _, field := range s.key {
 			one := b.Nest(unix.NFTA_LIST_ELEM)
-			b.Uint32BE(1, field.Bytes) // NFTA_SET_FIELD_LEN
+			b.Uint32BE(fieldLength, field.Bytes)
 			b.End(one)
 		}
 		b.End(concat)
 		b.End(desc)
 	}
-	// nft stores the byte order of the key in the same way, as a number in the
-	// host's byte order.
-	b.Attribute(unix.NFTA_SET_USERDATA, append(append([]byte{keyOrder, 4}, native(order)...), s.typeOf...))
+}
+
+// byteOrder returns the byte order of the key in the form in which nft stores it, as a number in the
+// host's byte order.
+func (s *set) byteOrder() []byte {
+	const (
+		keyOrder     = 0 // NFTNL_UDATA_SET_KEYBYTEORDER
+		hostOrder    = 1
+		networkOrder = 2
+	)
+	order := uint32(networkOrder)
+	if s.key[0].Name == nftables.TypeIFName.Name || s.key[0].Name == nftables.TypeDevGroup.Name {
+		order = hostOrder
+	}
+	return append([]byte{keyOrder, 4}, native(order)...)
 }
 
 // remove appends the message that removes the set with its elements.

@@ -1,0 +1,234 @@
+package ruleset
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/netlink/sock"
+)
+
+// policySet returns a set that belongs to policies.
+func (t *table) policySet(name string, key ...nftables.SetDatatype) *set {
+	return &set{table: t, name: name, label: t.label + ", set " + name, key: key, keyLen: length(key)}
+}
+
+func selectionSet(t *table, name string) *set {
+	_, addr := tableNamed("", t.family)
+	return t.policySet(names.SelectionSet(name), addr)
+}
+
+// prefixSet returns the set of prefixes of a rule. Only a concatenation has elements with a
+// beginning and an end, so the protocol is part of the key. All protocols match.
+func prefixSet(t *table, name string) *set {
+	_, addr := tableNamed("", t.family)
+	s := t.policySet(name, addr, nftables.TypeInetProto)
+	s.interval, s.shared = true, true
+	return s
+}
+
+// policyChain returns the name of the chain of a policy for one direction.
+func policyChain(id string, direction int) names.PolicyChain {
+	return names.PolicyChain{ID: id, Direction: directions[direction], Stage: names.NoStage}
+}
+
+// policyParts is what a policy consists of in one table.
+type policyParts struct {
+	table      *table
+	id         string
+	selections []*set
+	sets       []*set // of prefixes
+	elements   []element
+	chains     []chain
+	// links lead to the chains.
+	links []element
+}
+
+// parts builds the parts of a policy in one table.
+func (p *Policy) parts(t *table) (*policyParts, error) {
+	n := &policyParts{table: t, id: p.ID}
+	if err := p.validate(); err != nil {
+		return nil, err
+	}
+	for _, s := range p.Selections {
+		set := selectionSet(t, s.Name)
+		n.selections = append(n.selections, set)
+		for _, m := range s.Members {
+			n.elements = append(n.elements, members(set, m)...)
+		}
+	}
+	for d, stages := range [2][]Stage{p.Egress, p.Ingress} {
+		n.direction(p.ID, d, stages)
+	}
+	n.links = linksTo(t, p.ID, p.Group)
+	for i := range n.chains {
+		n.chains[i].label, n.chains[i].comment = t.label+", chain "+n.chains[i].name, policyOwner(p.Instance)
+		n.chains[i].sign()
+	}
+	return n, nil
+}
+
+// policyOwner is the comment of the chains of an instance's policies.
+func policyOwner(instance string) string {
+	return names.Owner{Network: "policy", Instance: instance}.String()
+}
+
+// members returns the elements of an attachment in a selection.
+func members(s *set, m Member) []element {
+	var list []element
+	for _, a := range m.Addresses {
+		if a = a.Unmap(); a.Is4() == (s.table.family == unix.NFPROTO_IPV4) {
+			e := element{set: s, owner: m.Owner.String()}
+			copy(e.key[:], a.AsSlice())
+			list = append(list, e)
+		}
+	}
+	return list
+}
+
+// direction adds the chains of one direction. The chain of several stages calls a chain for
+// each.
+func (n *policyParts) direction(id string, d int, stages []Stage) {
+	name := policyChain(id, d)
+	if len(stages) == 1 {
+		n.stage(name, d, &stages[0])
+		return
+	}
+	calls := newChain(name.String(), hook{})
+	for i := range stages {
+		name.Stage = i
+		n.stage(name, d, &stages[i])
+		calls.rules = append(calls.rules, newRule("stage", jump(name.String())))
+	}
+	n.chains = append(n.chains, calls)
+}
+
+// stage adds the chain of a stage. What the stage allows returns from the chain.
+func (n *policyParts) stage(name names.PolicyChain, d int, s *Stage) {
+	c := newChain(name.String(), hook{})
+	for i := range s.Rules {
+		if exprs := n.rule(name, i, d, &s.Rules[i]); exprs != nil {
+			c.rules = append(c.rules, newRule(s.Rules[i].Name, exprs...))
+		}
+	}
+	if s.Deny {
+		c.rules = append(c.rules, newRule("default", &expr.Counter{}, goTo(denialsOf(d))))
+	}
+	n.chains = append(n.chains, c)
+}
+
+// rule returns the expressions of a rule, or nil if it matches no packet of the family.
+func (n *policyParts) rule(chain names.PolicyChain, i, d int, r *PolicyRule) []expr.Any {
+	peer, ok := n.peer(chain.Set(i), d, &r.Peer)
+	if !ok {
+		return nil
+	}
+	service, ok := n.service(&r.Service)
+	if !ok {
+		return nil
+	}
+	exprs := slices.Concat(peer, service, []expr.Any{&expr.Counter{}})
+	if r.Deny {
+		return append(exprs, goTo(denialsOf(d)))
+	}
+	return append(exprs, returns())
+}
+
+func (n *policyParts) peer(name string, d int, p *Peer) ([]expr.Any, bool) {
+	t := n.table
+	local := []expr.Any{&expr.Fib{Register: 1, FlagDADDR: d == egress, FlagSADDR: d == ingress, ResultADDRTYPE: true}}
+	switch {
+	case p.Selection != "":
+		return []expr.Any{t.peer(d, 0), inSet(selectionSet(t, p.Selection))}, true
+	case len(p.Prefixes) > 0:
+		s := n.prefixes(name, p.Prefixes)
+		if s == nil {
+			return nil, false
+		}
+		return []expr.Any{t.peer(d, 0), protocol(t.addrLen), inSet(s)}, true
+	case p.Host:
+		return n.except(name, d, p, append(local, equal(native(unix.RTN_LOCAL)))), true
+	case p.Allocations:
+		exprs := []expr.Any{&expr.Ct{Key: expr.CtKeySTATUS, Register: 1}, mask(native(uint32(dstNAT)), native(0)), equal(native(0))}
+		return n.except(name, d, p, append(exprs, t.peer(d, 0), inSet(t.policy.known))), true
+	case p.World:
+		exprs := []expr.Any{t.peer(d, 0), notInSet(t.policy.known)}
+		exprs = append(append(exprs, local...), unequal(native(unix.RTN_LOCAL)))
+		return n.except(name, d, p, exprs), true
+	}
+	return nil, true
+}
+
+// except appends the condition that the peer is not one of Except.
+func (n *policyParts) except(name string, d int, p *Peer, exprs []expr.Any) []expr.Any {
+	if s := n.prefixes(name, p.Except); s != nil {
+		exprs = append(exprs, n.table.peer(d, 0), protocol(n.table.addrLen), notInSet(s))
+	}
+	return exprs
+}
+
+// prefixes adds a set of prefixes, or returns nil if none is of the family.
+func (n *policyParts) prefixes(name string, list []netip.Prefix) *set {
+	s := prefixSet(n.table, name)
+	before := len(n.elements)
+	for _, p := range list {
+		if p = unmap(p).Masked(); p.Addr().Is4() == (n.table.family == unix.NFPROTO_IPV4) {
+			e := element{set: s}
+			copy(e.key[:], p.Addr().AsSlice())
+			copy(e.end[:], last(p))
+			e.end[n.table.addrLen] = 0xff
+			n.elements = append(n.elements, e)
+		}
+	}
+	if len(n.elements) == before {
+		return nil
+	}
+	n.sets = append(n.sets, s)
+	return s
+}
+
+func (n *policyParts) service(s *Service) ([]expr.Any, bool) {
+	if s.Protocol == 0 {
+		return nil, true
+	}
+	if s.Protocol == unix.IPPROTO_ICMP && n.table.family != unix.NFPROTO_IPV4 || s.Protocol == unix.IPPROTO_ICMPV6 && n.table.family != unix.NFPROTO_IPV6 {
+		return nil, false
+	}
+	exprs := []expr.Any{protocol(0), equal([]byte{s.Protocol})}
+	number := func(port uint16) []byte { return binary.BigEndian.AppendUint16(nil, port) }
+	switch {
+	case s.Type != nil:
+		exprs = append(exprs, transport(0, 1, 0), equal([]byte{*s.Type}))
+	case s.First == 0 && s.Last == 0:
+	case s.First == s.Last:
+		exprs = append(exprs, port(0), equal(number(s.First)))
+	default:
+		exprs = append(exprs, port(0), &expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: number(s.First), ToData: number(s.Last)})
+	}
+	return exprs, true
+}
+
+// ours reports whether an element of a group of links leads to this policy.
+func (n *policyParts) ours(is *element) bool {
+	return names.PolicyID(is.value.chain) == n.id
+}
+
+// build appends the messages that make sets, elements and chains, given the existing chains.
+func (n *policyParts) build(b *sock.Requests, is *state) {
+	for i, s := range slices.Concat(n.selections, n.sets) {
+		s.put(b, uint32(i+1))
+	}
+	putElementsWith(b, n.elements, unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE)
+	n.table.clear(b, n.chains, is)
+	for _, c := range n.chains {
+		c.put(b, n.table)
+	}
+	for _, c := range n.chains {
+		c.putRules(b, n.table)
+	}
+}
