@@ -2,17 +2,13 @@ package configurator
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/engine/native"
-	"github.com/allocnet/allocnet/internal/names"
-	policyplugin "github.com/allocnet/allocnet/internal/plugins/policy"
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/portmap"
 )
@@ -80,45 +76,12 @@ func (c *Configurator) update(ctx context.Context, id string, change Change) (*S
 		case err != nil:
 			return nil, err
 		case target.Enforce || !target.KeepsPorts || target.Bandwidth != nil:
-			return c.aim(ctx, p, target)
+			return c.changeTo(ctx, p, target)
 		case !p.hasLabelsAndPolicy(target):
 			return c.recordLabelsAndPolicy(ctx, p, target)
 		}
 		return statusOf(p.Record)
 	})
-}
-
-// aimOf returns what an allocation has after a change.
-func (c *Configurator) aimOf(p *plan, change Change) (*record.Aim, error) {
-	r := p.Record
-	ports, err := c.portsAfter(r, change)
-	if err != nil {
-		return nil, err
-	}
-	aim := publication(ports)
-	if aim.KeepsPorts = slices.Equal(ports, r.Ports); aim.KeepsPorts {
-		aim.Requested, aim.Ports = r.RequestedPorts, r.Ports
-	}
-	if aim.Policy = r.Policy; change.Policy != nil {
-		aim.Policy = policyOrNil(change.Policy)
-		if err := change.Policy.Validate(); err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrInvalidAllocation, err)
-		}
-		if err := p.requirePolicies(aim.Policy); err != nil {
-			return nil, err
-		}
-	}
-	if aim.Labels, err = names.ChangeLabels(r.Labels, change.Labels); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrInvalidAllocation, err)
-	}
-	aim.Enforce = !p.hasLabelsAndPolicy(aim) && p.declares(policyplugin.Capability)
-	aim.Bandwidth, err = limitsAfter(r, change)
-	return aim, err
-}
-
-// hasLabelsAndPolicy reports whether an allocation has the labels and the policy of an aim.
-func (p *plan) hasLabelsAndPolicy(aim *record.Aim) bool {
-	return maps.Equal(aim.Labels, p.Labels) && sameJSON(aim.Policy, p.Policy)
 }
 
 // recordLabelsAndPolicy changes only the record: the networks of the allocation do not enforce
@@ -132,14 +95,6 @@ func (c *Configurator) recordLabelsAndPolicy(ctx context.Context, p *plan, targe
 		return nil, err
 	}
 	return statusOf(&done)
-}
-
-// setLabelsAndPolicy gives a record the labels and the policy of an aim.
-func setLabelsAndPolicy(r *record.Record, aim *record.Aim) {
-	r.Labels, r.Policy = aim.Labels, aim.Policy
-	if r.Policy == nil {
-		r.Unserved = without(r.Unserved, policyplugin.Capability)
-	}
 }
 
 // change calls act with the plan of an allocation that is set up and has the revision, or any
@@ -205,53 +160,9 @@ func (p *plan) requireNative() error {
 	return nil
 }
 
-// portsAfter returns the host ports of an allocation after a change.
-func (c *Configurator) portsAfter(r *record.Record, change Change) ([]portmap.Mapping, error) {
-	gone, err := portmap.Mappings(change.Unpublish, portmap.Options{IgnoreHostIP: c.cfg.IgnorePortMappingHostIP})
-	if err != nil {
-		return nil, fmt.Errorf("%w: unpublish: %w", ErrInvalidAllocation, err)
-	}
-	added, err := portmap.Mappings(change.Publish, portmap.Options{IgnoreHostIP: c.cfg.IgnorePortMappingHostIP})
-	if err != nil {
-		return nil, fmt.Errorf("%w: publish: %w", ErrInvalidAllocation, err)
-	}
-	ports := slices.DeleteFunc(slices.Clone(r.Ports), func(m portmap.Mapping) bool {
-		return slices.ContainsFunc(gone, func(g portmap.Mapping) bool {
-			return g.HostPort == m.HostPort && g.Protocol == m.Protocol && (g.HostIP == "" || g.HostIP == m.HostIP)
-		})
-	})
-	for _, m := range added {
-		if i := slices.IndexFunc(ports, func(has portmap.Mapping) bool { return unlabelled(has) == unlabelled(m) }); i >= 0 {
-			ports[i] = m
-			continue
-		}
-		if _, taken, found := portmap.FindConflict([]portmap.Mapping{m}, ports); found {
-			return nil, &portmap.ConflictError{Mapping: m, Other: taken, ID: r.ID, OtherID: r.ID}
-		}
-		ports = append(ports, m)
-	}
-	return ports, nil
-}
-
-func unlabelled(m portmap.Mapping) portmap.Mapping {
-	m.Label = ""
-	return m
-}
-
-// publication returns an aim of mappings, with the ports that request them.
-func publication(ports []portmap.Mapping) *record.Aim {
-	p := &record.Aim{Ports: ports}
-	for _, m := range ports {
-		p.Requested = append(p.Requested, portmap.Port{
-			Label: m.Label, Value: m.HostPort, To: m.ContainerPort, HostIP: m.HostIP, Protocols: []string{m.Protocol},
-		})
-	}
-	return p
-}
-
-// aim changes the host ports, limits, policy and labels of an allocation: it records the intent,
+// changeTo changes the host ports, limits, policy and labels of an allocation: it records the intent,
 // with the ports from before and after, changes what the kernel has, and records the result.
-func (c *Configurator) aim(ctx context.Context, p *plan, target *record.Aim) (*Status, error) {
+func (c *Configurator) changeTo(ctx context.Context, p *plan, target *record.Aim) (*Status, error) {
 	before, err := p.aimBefore(target)
 	if err != nil {
 		return nil, err
@@ -282,17 +193,6 @@ func (c *Configurator) aim(ctx context.Context, p *plan, target *record.Aim) (*S
 		status.Warnings = c.warnings(listeners, done, status)
 	}
 	return status, err
-}
-
-// aimBefore returns the aim that reverses another one.
-func (p *plan) aimBefore(target *record.Aim) (*record.Aim, error) {
-	before := &record.Aim{Requested: p.RequestedPorts, Ports: p.Ports, Labels: p.Labels, Policy: p.Policy, Enforce: target.Enforce, KeepsPorts: target.KeepsPorts}
-	if target.Bandwidth == nil {
-		return before, nil
-	}
-	limits, err := limitsOf(p.Record)
-	before.Bandwidth = &limits
-	return before, err
 }
 
 // canPublish returns an *UnservedError or ErrCannotUpdate if the host ports at which the update
@@ -349,38 +249,6 @@ func (p *plan) unservedError(capabilities ...string) error {
 	return e
 }
 
-// updating returns the plan of an update: with the host ports from before and after it.
-func (p *plan) updating(target *record.Aim) (*plan, error) {
-	intent := *p.Record
-	intent.Update = target
-	if target.KeepsPorts {
-		return &plan{Record: &intent, networks: p.networks}, nil
-	}
-	intent.Ports = slices.Concat(p.Ports, added(p.Ports, target.Ports))
-	var err error
-	intent.Capabilities, err = withPorts(p.Capabilities, intent.Ports)
-	return &plan{Record: &intent, networks: p.networks}, err
-}
-
-// added returns the mappings of after that are not in before.
-func added(before, after []portmap.Mapping) []portmap.Mapping {
-	return slices.DeleteFunc(slices.Clone(after), func(m portmap.Mapping) bool { return slices.Contains(before, m) })
-}
-
-// withPorts returns capability arguments with other host ports.
-func withPorts(capabilities map[string]json.RawMessage, ports []portmap.Mapping) (map[string]json.RawMessage, error) {
-	given, err := capabilityArgs(&Allocation{}, ports)
-	all := maps.Clone(capabilities)
-	delete(all, portmap.Capability)
-	for name, value := range given {
-		if all == nil {
-			all = map[string]json.RawMessage{}
-		}
-		all[name] = value
-	}
-	return all, err
-}
-
 // carryOut gives an allocation the host ports, limits, policy and labels at which its recorded
 // update aims, and records that it has them. The caller holds the locks of the allocation and
 // its networks.
@@ -404,26 +272,6 @@ func (c *Configurator) carryOut(ctx context.Context, p *plan) (*record.Record, e
 	done := after.Record
 	done.Updated = c.now()
 	return done, c.step(ctx, StepRecord, done, func(context.Context) error { return c.store.EndUpdate(done, p.Ports) })
-}
-
-// after returns the plan of an allocation that has that at which an update aims. Its results are
-// those from before.
-func (p *plan) after(aim *record.Aim) (*plan, error) {
-	done := *p.Record
-	done.Ports, done.RequestedPorts, done.Update = aim.Ports, aim.Requested, nil
-	setLabelsAndPolicy(&done, aim)
-	done.Revision++
-	if !aim.KeepsPorts {
-		var err error
-		if done.Capabilities, err = withPorts(p.Capabilities, done.Ports); err != nil {
-			return nil, err
-		}
-	}
-	after := &plan{Record: &done, networks: p.networks}
-	if aim.Bandwidth == nil {
-		return after, nil
-	}
-	return after.limitedTo(*aim.Bandwidth)
 }
 
 // apply runs a step of an update with the request of a plan, in Config.Timeout.
@@ -511,9 +359,6 @@ func (c *Configurator) finishForSetup(ctx context.Context, p *plan) (*plan, erro
 	}
 	return p.after(p.Update)
 }
-
-// lacksPorts reports whether an update has not reserved its host ports yet.
-func (p *plan) lacksPorts() bool { return len(added(p.Ports, p.Update.Ports)) > 0 }
 
 // revisionOf returns the Revision of a record. It differs from those of earlier allocations
 // with the same ID.
