@@ -38,7 +38,7 @@ type Rule struct {
 
 // IsIdle reports whether the step is about a chain of allocnet in which no rule matched.
 func (s *Step) IsIdle() bool {
-	return s.State == OK && s.Chain != nil && s.Chain.Policy && strings.HasPrefix(s.Chain.Table, "allocnet")
+	return s.State == OK && s.Chain != nil && s.Chain.Policy && names.IsOwnTable(s.Chain.Table)
 }
 
 // request returns the step about the chains of hooks of the host that the probe passed.
@@ -131,7 +131,7 @@ func (f *tracer) remedy(ctx context.Context, c *Chain, inside bool) string {
 		where = "in the namespace of the allocation: "
 	}
 	r := c.decider()
-	if c.Tool == "allocnet" && !inside {
+	if c.Tool == own && !inside {
 		why := "the firewall plugin of a network isolates its allocations (ingressPolicy)"
 		if c.Table != names.Table {
 			why = "127.0.0.0/8 is the host's own"

@@ -171,6 +171,9 @@ func TestToolOf(t *testing.T) {
 		chains              []string
 	}{
 		{"allocnet", "ip", "allocnet_guard", []string{"local_only"}},
+		{"allocnet", "ip6", "allocnet_policy", []string{"forward"}},
+		{"allocnet", "ip", "filter", []string{"FORWARD", "ALLOCNET-FORWARD"}},
+		{"", "inet", "allocnet_watcher", []string{"forward"}}, // of another program
 		{"firewalld", "inet", "firewalld", []string{"filter_FORWARD"}},
 		{"Docker", "ip", "filter", []string{"FORWARD", "DOCKER-USER"}},
 		{"ufw", "ip", "filter", []string{"FORWARD", "ufw-before-forward", "ufw-user-forward"}},

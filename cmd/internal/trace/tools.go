@@ -1,10 +1,17 @@
 package trace
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/allocnet/allocnet/internal/iptables"
+	"github.com/allocnet/allocnet/internal/names"
+)
+
+// own is the name of allocnet among the tools.
+const own = "allocnet"
 
 // tools are the programs that own tables of nftables, by the name of the table.
 var tools = map[string]string{
-	"allocnet":               "allocnet",
 	"firewalld":              "firewalld",
 	"kube-proxy":             "kube-proxy",
 	"netavark":               "Podman",
@@ -25,7 +32,7 @@ var chainTools = []struct{ prefix, tool string }{
 	{"KUBE-", "kube-proxy"},
 	{"ufw", "ufw"},
 	{"CNI-", "the reference plugins"},
-	{"ALLOCNET", "allocnet"},
+	{iptables.AcceptChain, own},
 	{"NETAVARK", "Podman"},
 	{"LIBVIRT_", "libvirt"},
 	{"cali-", "Calico"},
@@ -38,8 +45,8 @@ var chainTools = []struct{ prefix, tool string }{
 // toolOf returns the program to which a table belongs, as far as names tell. The last of
 // the chains is the most telling one.
 func toolOf(family, table string, chains ...string) string {
-	if strings.HasPrefix(table, "allocnet") {
-		return "allocnet"
+	if names.IsOwnTable(table) {
+		return own
 	}
 	if tool := tools[table]; tool != "" {
 		return tool
