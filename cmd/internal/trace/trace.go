@@ -1,5 +1,11 @@
 // Package trace follows a published host port to the process that answers, and says where
 // the path ends.
+//
+// A tracer walks along the path in steps, each of which looks at one object: the host port
+// (hostport.go), the links and routes (link.go, route.go, client.go), the allocation's own
+// network namespace (inside.go). Package probe then sends a packet; the steps behind it are about
+// the chains of nftables that the packet and its answer have passed (rules.go), the rule of a
+// network policy that drops it (policy.go), and what conntrack knows (answer.go).
 package trace
 
 import (

@@ -4,5 +4,6 @@
 // Common). Exec runs plugins in-process; Main runs the same code as a plugin
 // binary.
 //
-// Each plugin is a package next to this one and imports no other plugin.
+// Each plugin is a package next to this one and imports no other plugin. Its
+// errors do not name the plugin: Exec adds the name once.
 package sdk
