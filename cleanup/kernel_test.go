@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/retry"
 	"github.com/allocnet/allocnet/internal/state/lease"
+	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -430,26 +430,10 @@ func TestConntrack(t *testing.T) {
 	require.Empty(t, h.force(target))
 }
 
-// track adds a connection tracking entry from one address to another, whose
-// replies come from the address served, and returns its text.
+// track adds a connection tracking entry, and returns its text.
 func track(t *testing.T, protocol uint8, from, to, served string) string {
 	t.Helper()
-	a, b, c := netip.MustParseAddrPort(from), netip.MustParseAddrPort(to), netip.MustParseAddrPort(served)
-	flow := &netlink.ConntrackFlow{
-		FamilyType: unix.AF_INET,
-		Forward: netlink.IPTuple{
-			Protocol: protocol, SrcIP: a.Addr().AsSlice(), SrcPort: a.Port(), DstIP: b.Addr().AsSlice(), DstPort: b.Port(),
-		},
-		Reverse: netlink.IPTuple{
-			Protocol: protocol, SrcIP: c.Addr().AsSlice(), SrcPort: c.Port(), DstIP: a.Addr().AsSlice(), DstPort: a.Port(),
-		},
-		TimeOut: 600,
-	}
-	if a.Addr().Is6() {
-		flow.FamilyType = unix.AF_INET6
-	}
-	require.NoError(t, netlink.ConntrackCreate(netlink.ConntrackTable, netlink.InetFamily(flow.FamilyType), flow))
-	return flowText(flow)
+	return flowText(testhost.Track(t, protocol, from, to, served))
 }
 
 func flowText(f *netlink.ConntrackFlow) string {

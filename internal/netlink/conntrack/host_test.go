@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/internal/testing/testhost"
 )
 
 func TestMain(m *testing.M) { os.Exit(privhost.Main(m)) }
@@ -44,25 +45,11 @@ func bothWays(t *testing.T, test func(t *testing.T, c *Conn)) {
 	t.Run("any kernel", func(t *testing.T) { test(t, opened(t, false)) })
 }
 
-// track adds an entry from one address to another, whose replies come from the
-// address served, and returns its text.
+// track adds an entry, and returns its text.
 func track(t testing.TB, protocol uint8, from, to, served string) string {
 	t.Helper()
+	testhost.Track(t, protocol, from, to, served)
 	a, b, c := netip.MustParseAddrPort(from), netip.MustParseAddrPort(to), netip.MustParseAddrPort(served)
-	flow := &netlink.ConntrackFlow{
-		FamilyType: unix.AF_INET,
-		Forward: netlink.IPTuple{
-			Protocol: protocol, SrcIP: a.Addr().AsSlice(), SrcPort: a.Port(), DstIP: b.Addr().AsSlice(), DstPort: b.Port(),
-		},
-		Reverse: netlink.IPTuple{
-			Protocol: protocol, SrcIP: c.Addr().AsSlice(), SrcPort: c.Port(), DstIP: a.Addr().AsSlice(), DstPort: a.Port(),
-		},
-		TimeOut: 600,
-	}
-	if a.Addr().Is6() {
-		flow.FamilyType = unix.AF_INET6
-	}
-	require.NoError(t, netlink.ConntrackCreate(netlink.ConntrackTable, netlink.InetFamily(flow.FamilyType), flow))
 	return text(protocol, a.Addr(), b, c.Addr())
 }
 

@@ -1,5 +1,6 @@
 // Package testhost contains what the tests of several packages share: an
-// external machine, and a path that changes its target all the time.
+// external machine, entries of connection tracking, and a path that changes its
+// target all the time.
 package testhost
 
 import (
