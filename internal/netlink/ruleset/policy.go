@@ -103,9 +103,9 @@ func (r *Ruleset) RestorePolicy(ctx context.Context, p *Policy) error {
 }
 
 func (r *Ruleset) makePolicy(ctx context.Context, p *Policy, linked bool) error {
-	var all []*policyParts
+	var all []*policyObjects
 	for _, t := range policyTables {
-		n, err := p.parts(t)
+		n, err := p.objects(t)
 		if err != nil {
 			return err
 		}
@@ -136,7 +136,7 @@ func (r *Ruleset) EnsurePolicies(ctx context.Context) error {
 	return nil
 }
 
-func (r *Ruleset) addPolicy(ctx context.Context, all []*policyParts, linked bool) error {
+func (r *Ruleset) addPolicy(ctx context.Context, all []*policyObjects, linked bool) error {
 	var existing []element
 	var present []*state
 	for _, n := range all {
@@ -190,7 +190,7 @@ func (r *Ruleset) DelPolicy(ctx context.Context, p *Policy, unused []string) err
 func (r *Ruleset) delPolicy(ctx context.Context, p *Policy, unused []string) error {
 	var removals []func(*sock.Requests)
 	for _, t := range policyTables {
-		n, err := p.parts(t)
+		n, err := p.objects(t)
 		if err != nil {
 			return err
 		}
@@ -208,7 +208,7 @@ func (r *Ruleset) delPolicy(ctx context.Context, p *Policy, unused []string) err
 }
 
 // removalOf returns the messages that remove what exists of a policy in one table.
-func (r *Ruleset) removalOf(ctx context.Context, n *policyParts, unused []string) (func(*sock.Requests), error) {
+func (r *Ruleset) removalOf(ctx context.Context, n *policyObjects, unused []string) (func(*sock.Requests), error) {
 	is, err := r.chainsOf(ctx, n.table, n.chains)
 	if err != nil {
 		return nil, err

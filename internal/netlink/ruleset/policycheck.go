@@ -16,7 +16,7 @@ import (
 func (r *Ruleset) CheckPolicy(ctx context.Context, p *Policy) error {
 	var missing []string
 	for _, t := range policyTables {
-		n, err := p.parts(t)
+		n, err := p.objects(t)
 		if err == nil {
 			var some []string
 			some, err = r.missingOf(ctx, n)
@@ -29,7 +29,7 @@ func (r *Ruleset) CheckPolicy(ctx context.Context, p *Policy) error {
 	return missingError(missing)
 }
 
-func (r *Ruleset) missingOf(ctx context.Context, n *policyParts) ([]string, error) {
+func (r *Ruleset) missingOf(ctx context.Context, n *policyObjects) ([]string, error) {
 	missing, err := r.problemsOf(ctx, n.table)
 	if err != nil {
 		return nil, err

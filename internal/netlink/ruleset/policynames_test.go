@@ -19,7 +19,7 @@ func TestNamesOfAPolicy(t *testing.T) {
 			"egress.rules[0]", "egress.rules[1]", "egress.rules[2]", "egress.rules[3]", "egress.rules[5]", "default"},
 		{ID: p.ID, Direction: names.Ingress, Stage: names.NoStage}: {"default"},
 	}
-	n, err := p.parts(policies4)
+	n, err := p.objects(policies4)
 	require.NoError(t, err)
 	read := map[names.PolicyChain][]string{}
 	for i := range n.chains {

@@ -37,8 +37,8 @@ func policyChain(id string, direction int) names.PolicyChain {
 	return names.PolicyChain{ID: id, Direction: directions[direction], Stage: names.NoStage}
 }
 
-// policyParts is what a policy consists of in one table.
-type policyParts struct {
+// policyObjects are the objects of a policy in one table.
+type policyObjects struct {
 	table      *table
 	id         string
 	selections []*set
@@ -49,9 +49,9 @@ type policyParts struct {
 	links []element
 }
 
-// parts builds the parts of a policy in one table.
-func (p *Policy) parts(t *table) (*policyParts, error) {
-	n := &policyParts{table: t, id: p.ID}
+// objects builds the objects of a policy in one table.
+func (p *Policy) objects(t *table) (*policyObjects, error) {
+	n := &policyObjects{table: t, id: p.ID}
 	if err := p.validate(); err != nil {
 		return nil, err
 	}
@@ -93,7 +93,7 @@ func members(s *set, m Member) []element {
 
 // direction adds the chains of one direction. The chain of several stages calls a chain for
 // each.
-func (n *policyParts) direction(id string, d int, stages []Stage) {
+func (n *policyObjects) direction(id string, d int, stages []Stage) {
 	name := policyChain(id, d)
 	if len(stages) == 1 {
 		n.stage(name, d, &stages[0])
@@ -109,7 +109,7 @@ func (n *policyParts) direction(id string, d int, stages []Stage) {
 }
 
 // stage adds the chain of a stage. What the stage allows returns from the chain.
-func (n *policyParts) stage(name names.PolicyChain, d int, s *Stage) {
+func (n *policyObjects) stage(name names.PolicyChain, d int, s *Stage) {
 	c := newChain(name.String(), hook{})
 	for i := range s.Rules {
 		if exprs := n.rule(name, i, d, &s.Rules[i]); exprs != nil {
@@ -123,7 +123,7 @@ func (n *policyParts) stage(name names.PolicyChain, d int, s *Stage) {
 }
 
 // rule returns the expressions of a rule, or nil if it matches no packet of the family.
-func (n *policyParts) rule(chain names.PolicyChain, i, d int, r *PolicyRule) []expr.Any {
+func (n *policyObjects) rule(chain names.PolicyChain, i, d int, r *PolicyRule) []expr.Any {
 	peer, ok := n.peer(chain.Set(i), d, &r.Peer)
 	if !ok {
 		return nil
@@ -139,7 +139,7 @@ func (n *policyParts) rule(chain names.PolicyChain, i, d int, r *PolicyRule) []e
 	return append(exprs, returns())
 }
 
-func (n *policyParts) peer(name string, d int, p *Peer) ([]expr.Any, bool) {
+func (n *policyObjects) peer(name string, d int, p *Peer) ([]expr.Any, bool) {
 	t := n.table
 	local := []expr.Any{&expr.Fib{Register: 1, FlagDADDR: d == egress, FlagSADDR: d == ingress, ResultADDRTYPE: true}}
 	switch {
@@ -165,7 +165,7 @@ func (n *policyParts) peer(name string, d int, p *Peer) ([]expr.Any, bool) {
 }
 
 // except appends the condition that the peer is not one of Except.
-func (n *policyParts) except(name string, d int, p *Peer, exprs []expr.Any) []expr.Any {
+func (n *policyObjects) except(name string, d int, p *Peer, exprs []expr.Any) []expr.Any {
 	if s := n.prefixes(name, p.Except); s != nil {
 		exprs = append(exprs, n.table.peer(d, 0), protocol(n.table.addrLen), notInSet(s))
 	}
@@ -173,7 +173,7 @@ func (n *policyParts) except(name string, d int, p *Peer, exprs []expr.Any) []ex
 }
 
 // prefixes adds a set of prefixes, or returns nil if none is of the family.
-func (n *policyParts) prefixes(name string, list []netip.Prefix) *set {
+func (n *policyObjects) prefixes(name string, list []netip.Prefix) *set {
 	s := prefixSet(n.table, name)
 	before := len(n.elements)
 	for _, p := range list {
@@ -192,7 +192,7 @@ func (n *policyParts) prefixes(name string, list []netip.Prefix) *set {
 	return s
 }
 
-func (n *policyParts) service(s *Service) ([]expr.Any, bool) {
+func (n *policyObjects) service(s *Service) ([]expr.Any, bool) {
 	if s.Protocol == 0 {
 		return nil, true
 	}
@@ -214,12 +214,12 @@ func (n *policyParts) service(s *Service) ([]expr.Any, bool) {
 }
 
 // ours reports whether an element of a group of links leads to this policy.
-func (n *policyParts) ours(is *element) bool {
+func (n *policyObjects) ours(is *element) bool {
 	return names.PolicyID(is.value.chain) == n.id
 }
 
 // build appends the messages that make sets, elements and chains, given the existing chains.
-func (n *policyParts) build(b *sock.Requests, is *state) {
+func (n *policyObjects) build(b *sock.Requests, is *state) {
 	for i, s := range slices.Concat(n.selections, n.sets) {
 		s.put(b, uint32(i+1))
 	}
