@@ -44,7 +44,7 @@ type Engine interface {
 	// engine runs as binaries.
 	Binaries(n *conflist.Network) []string
 	// GC passes the existing attachments of a network to its plugins, which remove all
-	// others.
+	// others. The caller adds the network to the error.
 	GC(ctx context.Context, dirs []string, n *conflist.Network, valid []types.GCAttachment) error
 }
 

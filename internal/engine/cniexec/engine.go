@@ -219,8 +219,5 @@ func (Engine) GC(ctx context.Context, dirs []string, n *conflist.Network, valid 
 		valid = []types.GCAttachment{} // encoded as [] instead of null
 	}
 	c := libcni.NewCNIConfigWithCacheDir(dirs, engine.NoCache, &pluginexec.Exec{})
-	if err := c.GCNetworkList(ctx, n.List, &libcni.GCArgs{ValidAttachments: valid}); err != nil {
-		return fmt.Errorf("GC of network %q: %w", n.Name, err)
-	}
-	return nil
+	return c.GCNetworkList(ctx, n.List, &libcni.GCArgs{ValidAttachments: valid})
 }

@@ -136,7 +136,7 @@ func (c *chain) addError(i int, err error) error {
 		Place: engine.Place{Attachment: c.index, Plugin: i},
 		// A native plugin may have run although a binary that it called did not.
 		Unstarted: !native && errors.Is(err, pluginexec.ErrNotStarted),
-		Err:       fmt.Errorf("ADD: %w", err),
+		Err:       err,
 	}
 }
 
@@ -162,7 +162,8 @@ func (c *chain) versioned(result *types100.Result) (*types100.Result, error) {
 }
 
 // run runs a command without a result on plugin i. It passes the result of ADD as
-// prevResult if the CNI version of the network has it.
+// prevResult if the CNI version of the network has it. The caller adds the command to
+// the error.
 func (c *chain) run(ctx context.Context, command string, i int, result *types100.Result) error {
 	since, err := version.GreaterThanOrEqualTo(c.of.List.CNIVersion, "0.4.0")
 	if err = errors.Join(c.network.err, err); err != nil {
@@ -171,10 +172,8 @@ func (c *chain) run(ctx context.Context, command string, i int, result *types100
 	if !since {
 		result = nil
 	}
-	if _, err := c.exec.Run(ctx, c.of.List.Plugins[i].Network.Type, command, c.args(i, result)); err != nil {
-		return fmt.Errorf("%s: %w", command, err)
-	}
-	return nil
+	_, err = c.exec.Run(ctx, c.of.List.Plugins[i].Network.Type, command, c.args(i, result))
+	return err
 }
 
 // collect runs GC on plugin i.
@@ -191,8 +190,6 @@ func (c *chain) collect(ctx context.Context, i int, valid []types.GCAttachment) 
 		return err
 	}
 	args.Conf = &sdk.PluginConf{CNIVersion: c.of.List.CNIVersion, Text: text}
-	if _, err := c.exec.Run(ctx, c.of.List.Plugins[i].Network.Type, "GC", args); err != nil {
-		return fmt.Errorf("GC: %w", err)
-	}
-	return nil
+	_, err = c.exec.Run(ctx, c.of.List.Plugins[i].Network.Type, "GC", args)
+	return err
 }

@@ -301,7 +301,9 @@ func (e *Engine) Repair(ctx context.Context, r *engine.Request) error {
 	for i, a := range r.Attachments {
 		c := e.newChain(exec, r, i)
 		for i := range a.Network.List.Plugins {
-			errs = append(errs, c.run(ctx, sdk.Repair, i, a.Result))
+			if err := c.run(ctx, sdk.Repair, i, a.Result); err != nil {
+				errs = append(errs, fmt.Errorf("network %q: %w", a.Network.Name, err))
+			}
 		}
 	}
 	shared, err := e.crossingsOf(ctx, exec, r)
@@ -356,7 +358,7 @@ func (e *Engine) GC(ctx context.Context, dirs []string, n *conflist.Network, val
 	}
 	exec, err := e.exec(&engine.Request{})
 	if err != nil {
-		return fmt.Errorf("GC of network %q: %w", n.Name, err)
+		return err
 	}
 	defer exec.Close()
 	binaries := e.Binaries(n)
@@ -368,8 +370,5 @@ func (e *Engine) GC(ctx context.Context, dirs []string, n *conflist.Network, val
 			errs = append(errs, c.collect(ctx, i, valid))
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("GC of network %q: %w", n.Name, err)
-	}
-	return nil
+	return errors.Join(errs...)
 }

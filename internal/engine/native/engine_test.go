@@ -144,6 +144,7 @@ func TestGCGoesOn(t *testing.T) {
 	n := network(t, "net", "1.1.0", nil, h.fake("one", fails("GC", 101)), h.fake("two", fails("GC", 102)), h.fake("three"))
 	err := h.GC(t.Context(), h.dirs(), n, nil)
 	requireCodes(t, err, 101, 102)
+	require.EqualError(t, err, "plugin \"one\": as wanted\nplugin \"two\": as wanted", "the caller names the network")
 	require.Equal(t, []string{"one GC", "two GC", "three GC"}, h.commands())
 }
 
@@ -193,8 +194,9 @@ func TestDelTriesEverything(t *testing.T) {
 		network(t, "b", "1.0.0", nil, h.fake("two", fails("DEL", 102)), h.fake("three", fails("DEL", 103))))
 	err := h.Del(t.Context(), r)
 	requireCodes(t, err, 103, 102, 101)
-	require.ErrorContains(t, err, `DEL allocation "web": network "b"`)
-	require.ErrorContains(t, err, `network "a"`)
+	require.EqualError(t, err, `DEL allocation "web": network "b": plugin "three": as wanted
+network "b": plugin "two": as wanted
+network "a": plugin "one": as wanted`)
 	require.Equal(t, []string{"three DEL", "two DEL", "two DEL", "one DEL"}, h.commands())
 }
 
@@ -211,7 +213,7 @@ func TestTwoNetworks(t *testing.T) {
 
 	results, err := h.Add(t.Context(), h.request(a, network(t, "c", "1.0.0", nil, h.fake("three", fails("ADD", 101))), b))
 	requireCodes(t, err, 101)
-	require.ErrorContains(t, err, `ADD allocation "web": network "c"`)
+	require.EqualError(t, err, `ADD allocation "web": network "c": plugin "three": as wanted`)
 	require.Len(t, results, 3)
 	require.NotNil(t, results[0], "what became known is returned")
 	require.Nil(t, results[1])

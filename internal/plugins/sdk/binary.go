@@ -23,8 +23,8 @@ type Runner interface {
 	ExecPlugin(ctx context.Context, path string, conf []byte, environ []string) ([]byte, error)
 }
 
-// binary runs a plugin binary.
-func (e *Exec) binary(ctx context.Context, path, command string, a *CmdArgs) (*types100.Result, error) {
+// binary runs the binary of a plugin.
+func (e *Exec) binary(ctx context.Context, name, path, command string, a *CmdArgs) (*types100.Result, error) {
 	if command == Repair {
 		return nil, nil
 	}
@@ -37,7 +37,7 @@ func (e *Exec) binary(ctx context.Context, path, command string, a *CmdArgs) (*t
 	}
 	out, err := e.Binary.ExecPlugin(ctx, path, conf, inside.environ(command))
 	if err != nil || command != "ADD" {
-		return nil, err
+		return nil, reportedBy(name, err)
 	}
 	result, err := resultOf(out, conf)
 	if err != nil {
@@ -48,6 +48,16 @@ func (e *Exec) binary(ctx context.Context, path, command string, a *CmdArgs) (*t
 		return nil, err
 	}
 	return pluginexec.InNetns(converted, inside.Netns, a.Netns), wellFormed(converted)
+}
+
+// reportedBy returns the error of a binary with the name of the plugin. Errors about running it name
+// its path already.
+func reportedBy(name string, err error) error {
+	var reported *types.Error
+	if errors.As(err, &reported) && reported.Code != types.ErrUnknown {
+		return named(name, err)
+	}
+	return err
 }
 
 // stdin returns the configuration with runtimeConfig and prevResult.

@@ -63,7 +63,7 @@ func (e *Exec) Run(ctx context.Context, name, command string, a *CmdArgs) (resul
 		if err != nil {
 			return nil, err
 		}
-		return e.binary(ctx, path, command, a)
+		return e.binary(ctx, name, path, command, a)
 	}
 	defer e.recovered(name, command, &err)
 	p, why, err := e.choose(ctx, name, command, factory, a)
@@ -155,7 +155,7 @@ func (e *Exec) runFallback(ctx context.Context, name, command string, a *CmdArgs
 	path, err := e.findFallback(name, a.Path, why)
 	switch {
 	case err == nil:
-		return e.binary(ctx, path, command, a)
+		return e.binary(ctx, name, path, command, a)
 	case e.Lenient && command == "DEL":
 		e.Host.Log.Warn("DEL continues without the plugin's binary", "plugin", name, "because", err)
 		return nil, nil
