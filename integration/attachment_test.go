@@ -9,6 +9,8 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/testing/testbed"
+	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -40,19 +42,19 @@ func requireInterface(t *testing.T, netns, name string, has bool) {
 // on the others.
 func TestAttach(t *testing.T) {
 	h := newHost(t, configurator.EngineNative, func(c *configurator.Config) { c.Networks = []string{"front"} })
-	h.network("front", chain("bridge", dual, "")...)
-	h.network("back", chain("ptp", families{"10.98.0.0/24", "fd00:98::/64"}, "")...)
-	h.network("third", chain("ptp", families{v4: "10.97.0.0/24"}, "")...)
-	a := h.alloc("a")
-	a.Ports = []portmap.Port{tcpPort(8080, 80), tcpPort(8081, 81)}
-	h.inNew(a, func() {
-		serveStreams(t, a.Netns)
-		serve(t, a.Netns, "tcp", 81, "eighty-one")
+	h.Network("front", testbed.Chain("bridge", testbed.Dual, "")...)
+	h.Network("back", testbed.Chain("ptp", testbed.Families{V4: "10.98.0.0/24", V6: "fd00:98::/64"}, "")...)
+	h.Network("third", testbed.Chain("ptp", testbed.Families{V4: "10.97.0.0/24"}, "")...)
+	a := h.Alloc("a")
+	a.Ports = []portmap.Port{testbed.TCPPort(8080, 80), testbed.TCPPort(8081, 81)}
+	h.InNew(a, func() {
+		testbed.ServeStreams(t, a.Netns)
+		testbed.Serve(t, a.Netns, "tcp", 81, "eighty-one")
 	})
-	first := h.setUp(a)
-	outside, kept := h.outside.Path(), h.echo(hostPort(host4, 8080))
+	first := h.SetUp(a)
+	outside, kept := h.Outside.Path(), h.Echo(testbed.HostPort(testhost.Host4, 8080))
 
-	s, err := h.Attach(h.ctx(), a.ID, "back", configurator.AttachOptions{Revision: first.Revision})
+	s, err := h.Attach(h.Context(), a.ID, "back", configurator.AttachOptions{Revision: first.Revision})
 	require.NoError(t, err)
 	back := interfaceOf(s, "back")
 	require.Equal(t, "eth1", back.Name)
@@ -61,37 +63,37 @@ func TestAttach(t *testing.T) {
 	require.Equal(t, first.Ports, s.Ports)
 	for _, one := range back.Addresses {
 		address := netip.MustParsePrefix(one.Address).Addr()
-		requireAnswer(t, "", "tcp", net.JoinHostPort(address.String(), "81"), "eighty-one")
+		testbed.RequireAnswer(t, "", "tcp", net.JoinHostPort(address.String(), "81"), "eighty-one")
 	}
-	requireAnswer(t, outside, "tcp", hostPort(host4, 8081), "eighty-one")
-	require.NoError(t, h.CheckOnly(h.ctx(), a))
-	s, err = h.Attach(h.ctx(), a.ID, "third", configurator.AttachOptions{Interface: "storage"})
+	testbed.RequireAnswer(t, outside, "tcp", testbed.HostPort(testhost.Host4, 8081), "eighty-one")
+	require.NoError(t, h.CheckOnly(h.Context(), a))
+	s, err = h.Attach(h.Context(), a.ID, "third", configurator.AttachOptions{Interface: "storage"})
 	require.NoError(t, err)
 	require.Equal(t, "storage", interfaceOf(s, "third").Name)
 
-	flushRuleset(t)
-	report, err := h.Repair(h.ctx())
+	testbed.FlushRuleset(t)
+	report, err := h.Repair(h.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{a.ID}, report.Repaired)
-	requireAnswer(t, outside, "tcp", hostPort(host4, 8081), "eighty-one")
+	testbed.RequireAnswer(t, outside, "tcp", testbed.HostPort(testhost.Host4, 8081), "eighty-one")
 
-	_, err = h.Setup(h.ctx(), a)
+	_, err = h.Setup(h.Context(), a)
 	require.ErrorIs(t, err, configurator.ErrDifferent)
 	as := a
 	as.Networks = []string{"front", "back", "third"}
-	again, err := h.Setup(h.ctx(), as)
+	again, err := h.Setup(h.Context(), as)
 	require.NoError(t, err)
 	require.False(t, again.Created)
 
-	s, err = h.Detach(h.ctx(), a.ID, "eth1", s.Revision)
+	s, err = h.Detach(h.Context(), a.ID, "eth1", s.Revision)
 	require.NoError(t, err)
 	require.Nil(t, interfaceOf(s, "back"))
 	requireInterface(t, a.Netns, "eth1", false)
 	requireInterface(t, a.Netns, "storage", true)
-	require.NoError(t, h.CheckOnly(h.ctx(), a))
+	require.NoError(t, h.CheckOnly(h.Context(), a))
 	require.NoError(t, kept(), "a connection to the first network goes on")
-	s, err = h.Attach(h.ctx(), a.ID, "back", configurator.AttachOptions{})
+	s, err = h.Attach(h.Context(), a.ID, "back", configurator.AttachOptions{})
 	require.NoError(t, err)
 	require.Equal(t, "eth1", interfaceOf(s, "back").Name)
-	h.tearDown(a)
+	h.TearDown(a)
 }

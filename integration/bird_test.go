@@ -17,10 +17,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/internal/testing/testbed"
 	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -252,7 +254,7 @@ func TestBird(t *testing.T) {
 // documented network. announced are the destinations that each host announces.
 func withBird(t *testing.T, changes []string, announced [2][]string) {
 	one, two := newBirdHost(t, 1, changes...), newBirdHost(t, 2, changes...)
-	require.NoError(t, command("ip", "link", "add", "eth0", "netns", one.netns.Name(), "type", "veth", "peer", "name", "eth0", "netns", two.netns.Name()))
+	require.NoError(t, testbed.Command("ip", "link", "add", "eth0", "netns", one.netns.Name(), "type", "veth", "peer", "name", "eth0", "netns", two.netns.Name()))
 	one.connect(1)
 	two.connect(2)
 	a, _ := one.setup("bird-a")
@@ -272,4 +274,9 @@ func withBird(t *testing.T, changes []string, announced [2][]string) {
 	for _, h := range []*birdHost{one, two} {
 		require.Empty(t, h.run("ip", "-4 route show table all proto 91")+h.run("ip", "-6 route show table all proto 91"))
 	}
+}
+
+// logger returns a logger that writes to w.
+func logger(w io.Writer) hclog.Logger {
+	return hclog.New(&hclog.LoggerOptions{Output: w, Level: hclog.Info})
 }

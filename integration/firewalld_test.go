@@ -12,6 +12,8 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/firewalld"
 	"github.com/allocnet/allocnet/internal/testing/firewalldtest"
+	"github.com/allocnet/allocnet/internal/testing/testbed"
+	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -22,24 +24,24 @@ type firewalldHost struct {
 	firewalld *firewalldtest.Firewalld
 }
 
-func newFirewalldHost(t *testing.T, w way, backend string) *firewalldHost {
-	h := newHost(t, w.engine, func(c *configurator.Config) { c.Networks = []string{"net"} })
-	setSysctls(t, "", quick)
+func newFirewalldHost(t *testing.T, w testbed.Way, backend string) *firewalldHost {
+	h := newHost(t, w.Engine, func(c *configurator.Config) { c.Networks = []string{"net"} })
+	testbed.SetSysctls(t, "", testbed.Quick)
 	bus := firewalldtest.StartBus(t)
-	plugins := chain("bridge", dual, w.backend)
+	plugins := testbed.Chain("bridge", testbed.Dual, w.Backend)
 	delete(plugins[2], "backend") // of the firewall plugin
-	h.network("net", plugins...)
+	h.Network("net", plugins...)
 	return &firewalldHost{h, bus, bus.Start(backend)}
 }
 
 // setUpPublished sets up an allocation with a host port.
 func (h *firewalldHost) setUpPublished(id string) (configurator.Allocation, *configurator.Status) {
-	h.t.Helper()
-	a := h.alloc(id)
-	h.inNew(a, func() { setSysctls(h.t, a.Netns, quick) })
+	h.T.Helper()
+	a := h.Alloc(id)
+	h.InNew(a, func() { testbed.SetSysctls(h.T, a.Netns, testbed.Quick) })
 	a.Ports = []portmap.Port{{Value: 8080, To: 80}}
-	s := h.setUp(a)
-	require.ElementsMatch(h.t, []string{s.Address + "/32", s.AddressIPv6 + "/128"}, h.firewalld.Sources("trusted"))
+	s := h.SetUp(a)
+	require.ElementsMatch(h.T, []string{s.Address + "/32", s.AddressIPv6 + "/128"}, h.firewalld.Sources("trusted"))
 	return a, s
 }
 
@@ -48,42 +50,42 @@ func (h *firewalldHost) setUpPublished(id string) (configurator.Allocation, *con
 // engines, both backends of firewalld and all backends of host ports, and the
 // case that firewalld ends meanwhile.
 func TestBesideFirewalld(t *testing.T) {
-	reference := way{configurator.EngineExec, ""}
-	for backend, ways := range map[string][]way{
-		"nftables": {reference, execNFT, native, nativeTables, nativeNFT},
-		"iptables": {reference, native},
+	reference := testbed.Way{Engine: configurator.EngineExec}
+	for backend, ways := range map[string][]testbed.Way{
+		"nftables": {reference, testbed.ExecNFT, testbed.Native, testbed.NativeTables, testbed.NativeNFT},
+		"iptables": {reference, testbed.Native},
 	} {
 		t.Run(backend, func(t *testing.T) {
-			each(t, ways, func(t *testing.T, w way) { testBesideFirewalld(t, w, backend) })
+			testbed.Each(t, ways, func(t *testing.T, w testbed.Way) { testBesideFirewalld(t, w, backend) })
 		})
 	}
 }
 
-func testBesideFirewalld(t *testing.T, w way, backend string) {
+func testBesideFirewalld(t *testing.T, w testbed.Way, backend string) {
 	h := newFirewalldHost(t, w, backend)
 	a, _ := h.setUpPublished("a")
-	serve(t, a.Netns, "tcp", 80, "a")
-	serve(t, h.outside.Path(), "tcp", 7000, "outside")
-	for host, outside := range map[netip.Prefix]netip.Prefix{host4: outside4, host6: outside6} {
-		requireAnswer(t, a.Netns, "tcp", at(outside.Addr(), 7000), "outside")
-		requireAnswer(t, h.outside.Path(), "tcp", at(host.Addr(), 8080), "a")
+	testbed.Serve(t, a.Netns, "tcp", 80, "a")
+	testbed.Serve(t, h.Outside.Path(), "tcp", 7000, "outside")
+	for host, outside := range map[netip.Prefix]netip.Prefix{testhost.Host4: testhost.Outside4, testhost.Host6: testhost.Outside6} {
+		testbed.RequireAnswer(t, a.Netns, "tcp", testbed.At(outside.Addr(), 7000), "outside")
+		testbed.RequireAnswer(t, h.Outside.Path(), "tcp", testbed.At(host.Addr(), 8080), "a")
 	}
-	requireAnswer(t, "", "tcp", "127.0.0.1:8080", "a")
-	require.NoError(t, h.Check(h.ctx(), a))
-	h.tearDown(a)
+	testbed.RequireAnswer(t, "", "tcp", "127.0.0.1:8080", "a")
+	require.NoError(t, h.Check(h.Context(), a))
+	h.TearDown(a)
 	require.Empty(t, h.firewalld.Sources("trusted"))
 
-	b := h.alloc("b")
-	h.setUp(b)
+	b := h.Alloc("b")
+	h.SetUp(b)
 	h.firewalld.End()
-	h.tearDown(b)
+	h.TearDown(b)
 }
 
 // TestFirewalldLostRecord: if an allocation's record and namespace are gone,
 // its sources are found by its elements or leases.
 func TestFirewalldLostRecord(t *testing.T) {
-	collect := func(h *firewalldHost) error { _, err := h.GC(h.ctx(), nil); return err }
-	tearDown := func(h *firewalldHost) error { return h.Teardown(h.ctx(), configurator.Allocation{ID: "a"}) }
+	collect := func(h *firewalldHost) error { _, err := h.GC(h.Context(), nil); return err }
+	tearDown := func(h *firewalldHost) error { return h.Teardown(h.Context(), configurator.Allocation{ID: "a"}) }
 	for name, test := range map[string]struct {
 		elements bool
 		remove   func(*firewalldHost) error
@@ -93,13 +95,13 @@ func TestFirewalldLostRecord(t *testing.T) {
 		"Teardown by leases": {false, tearDown},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := newFirewalldHost(t, native, "nftables")
+			h := newFirewalldHost(t, testbed.Native, "nftables")
 			h.useNewestVersion("net")
 			a, _ := h.setUpPublished("a")
 			require.NoError(t, os.Remove(configurator.DefaultStateDir+"/allocs/a.json"))
 			if !test.elements {
-				require.NoError(t, command("nft", "delete", "table", "ip", "allocnet"))
-				require.NoError(t, command("nft", "delete", "table", "ip6", "allocnet"))
+				require.NoError(t, testbed.Command("nft", "delete", "table", "ip", "allocnet"))
+				require.NoError(t, testbed.Command("nft", "delete", "table", "ip6", "allocnet"))
 			}
 			h.deleteLinksOf(a)
 			require.NoError(t, test.remove(h))
@@ -113,33 +115,33 @@ func TestFirewalldLostRecord(t *testing.T) {
 // useNewestVersion changes the version of a network so that runtimes call GC of
 // its plugins.
 func (h *host) useNewestVersion(network string) {
-	path := filepath.Join(h.conf, network+".conflist")
+	path := filepath.Join(h.ConfDir, network+".conflist")
 	conf, err := os.ReadFile(path)
-	require.NoError(h.t, err)
+	require.NoError(h.T, err)
 	conf = bytes.Replace(conf, []byte(`"cniVersion":"1.0.0"`), []byte(`"cniVersion":"1.1.0"`), 1)
-	require.NoError(h.t, os.WriteFile(path, conf, 0o600))
+	require.NoError(h.T, os.WriteFile(path, conf, 0o600))
 }
 
 // TestFirewalldUnreachable: while an allocation's addresses may be in a zone,
 // its record and its leases are kept.
 func TestFirewalldUnreachable(t *testing.T) {
-	each(t, engines, func(t *testing.T, w way) {
+	testbed.Each(t, testbed.Engines, func(t *testing.T, w testbed.Way) {
 		h := newFirewalldHost(t, w, "nftables")
 		a, s := h.setUpPublished("a")
 		t.Run("away", func(t *testing.T) {
 			t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path="+filepath.Join(t.TempDir(), "none"))
 			for range 2 {
-				err := h.Teardown(h.ctx(), a)
+				err := h.Teardown(h.Context(), a)
 				require.ErrorIs(t, err, configurator.ErrIncomplete)
 				require.ErrorIs(t, err, firewalld.ErrUnreachable)
 			}
-			_, err := h.Force(h.ctx(), a)
+			_, err := h.Force(h.Context(), a)
 			require.ErrorIs(t, err, firewalld.ErrUnreachable)
-			if w == native { // reference plugins release leases in any case
+			if w == testbed.Native { // reference plugins release leases in any case
 				require.ElementsMatch(t, []string{s.Address, s.AddressIPv6}, leases(t, "net"))
 			}
 		})
-		h.tearDown(a)
+		h.TearDown(a)
 		require.Empty(t, h.firewalld.Sources("trusted"))
 		require.Empty(t, leases(t, "net"))
 	})

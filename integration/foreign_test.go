@@ -11,13 +11,15 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/testing/testbed"
+	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/portmap"
 )
 
 // iptables adds rules of both families until the test ends. Each line has the
 // arguments of one rule.
 func (h *host) iptables(lines string) {
-	h.t.Helper()
+	h.T.Helper()
 	undo := map[string]string{"-N": "-X", "-A": "-D", "-I": "-D", "-P": "-P"}
 	for line := range strings.Lines(strings.TrimSpace(lines)) {
 		do := strings.Fields(line)
@@ -28,22 +30,22 @@ func (h *host) iptables(lines string) {
 			back[len(back)-1] = "ACCEPT"
 		}
 		for _, program := range []string{"iptables", "ip6tables"} {
-			require.NoError(h.t, command(program, do...))
-			h.t.Cleanup(func() { require.NoError(h.t, command(program, back...)) })
+			require.NoError(h.T, testbed.Command(program, do...))
+			h.T.Cleanup(func() { require.NoError(h.T, testbed.Command(program, back...)) })
 		}
 	}
 }
 
 // routeFromOutside adds a route to a subnet on the external machine.
-func (h *host) routeFromOutside(f families) {
-	h.t.Helper()
-	for subnet, gateway := range map[string]netip.Prefix{f.v4: host4, f.v6: host6} {
+func (h *host) routeFromOutside(f testbed.Families) {
+	h.T.Helper()
+	for subnet, gateway := range map[string]netip.Prefix{f.V4: testhost.Host4, f.V6: testhost.Host6} {
 		if subnet == "" {
 			continue
 		}
 		_, to, err := net.ParseCIDR(subnet)
-		require.NoError(h.t, err)
-		within(h.t, h.outside.Path(), func() error {
+		require.NoError(h.T, err)
+		testbed.Within(h.T, h.Outside.Path(), func() error {
 			link, err := netlink.LinkByName("eth0")
 			if err != nil {
 				return err
@@ -88,16 +90,16 @@ func TestBesideDocker(t *testing.T) {
 		t.Run(main, func(t *testing.T) {
 			h := newHost(t, configurator.EngineNative)
 			h.iptables(docker)
-			testMatrix(h, native, main, dual)
+			testMatrix(h, testbed.Native, main, testbed.Dual)
 
-			a := h.alloc("shut")
-			s := h.setUp(a)
-			h.routeFromOutside(dual)
+			a := h.Alloc("shut")
+			s := h.SetUp(a)
+			h.routeFromOutside(testbed.Dual)
 			for _, to := range []string{s.Address, s.AddressIPv6} {
-				serve(t, a.Netns, "tcp", 70+len(to), "a")
-				requireSilence(t, h.outside.Path(), "tcp", at(netip.MustParseAddr(to), 70+len(to)))
+				testbed.Serve(t, a.Netns, "tcp", 70+len(to), "a")
+				testbed.RequireSilence(t, h.Outside.Path(), "tcp", testbed.At(netip.MustParseAddr(to), 70+len(to)))
 			}
-			h.tearDown(a)
+			h.TearDown(a)
 		})
 	}
 }
@@ -105,33 +107,33 @@ func TestBesideDocker(t *testing.T) {
 // TestAdminChain: packets that the operator drops in the network's admin chain
 // are dropped, whatever the firewall accepts.
 func TestAdminChain(t *testing.T) {
-	each(t, engines, func(t *testing.T, w way) {
-		h := newHost(t, w.engine)
-		setSysctls(t, "", quick)
+	testbed.Each(t, testbed.Engines, func(t *testing.T, w testbed.Way) {
+		h := newHost(t, w.Engine)
+		testbed.SetSysctls(t, "", testbed.Quick)
 		h.iptables("-P FORWARD DROP\n-N NOMAD-ADMIN")
 		jump := []string{"CNI-FORWARD", "-m", "comment", "--comment", "CNI firewall plugin admin overrides", "-j", "NOMAD-ADMIN"}
-		if w == native {
+		if w == testbed.Native {
 			jump = []string{"ALLOCNET-FORWARD", "-j", "NOMAD-ADMIN"}
 		}
 		t.Cleanup(func() { // otherwise the jump would keep the chain in use
 			for _, program := range []string{"iptables", "ip6tables"} {
-				require.NoError(t, command(program, append([]string{"-D"}, jump...)...))
+				require.NoError(t, testbed.Command(program, append([]string{"-D"}, jump...)...))
 			}
 		})
-		plugins := chain("bridge", dual, w.backend)
+		plugins := testbed.Chain("bridge", testbed.Dual, w.Backend)
 		plugins[2]["iptablesAdminChainName"] = "NOMAD-ADMIN"
-		h.network("net", plugins...)
-		a := h.alloc("a")
-		h.inNew(a, func() { setSysctls(t, a.Netns, quick) })
+		h.Network("net", plugins...)
+		a := h.Alloc("a")
+		h.InNew(a, func() { testbed.SetSysctls(t, a.Netns, testbed.Quick) })
 		a.Ports = []portmap.Port{{Value: 8080, To: 80}}
-		h.setUp(a)
-		serve(t, a.Netns, "tcp", 80, "a")
-		serve(t, h.outside.Path(), "tcp", 7000, "outside")
+		h.SetUp(a)
+		testbed.Serve(t, a.Netns, "tcp", 80, "a")
+		testbed.Serve(t, h.Outside.Path(), "tcp", 7000, "outside")
 		reach := func(want func(t testing.TB, netns, addr string)) {
-			for host, outside := range map[netip.Prefix]netip.Prefix{host4: outside4, host6: outside6} {
-				want(t, a.Netns, at(outside.Addr(), 7000))
-				if w == native { // the reference plugin accepts only replies
-					want(t, h.outside.Path(), at(host.Addr(), 8080))
+			for host, outside := range map[netip.Prefix]netip.Prefix{testhost.Host4: testhost.Outside4, testhost.Host6: testhost.Outside6} {
+				want(t, a.Netns, testbed.At(outside.Addr(), 7000))
+				if w == testbed.Native { // the reference plugin accepts only replies
+					want(t, h.Outside.Path(), testbed.At(host.Addr(), 8080))
 				}
 			}
 		}
@@ -140,17 +142,17 @@ func TestAdminChain(t *testing.T) {
 			if strings.HasSuffix(addr, ":8080") {
 				name = "a"
 			}
-			requireAnswer(t, netns, "tcp", addr, name)
+			testbed.RequireAnswer(t, netns, "tcp", addr, name)
 		}
 		reach(answers)
 		h.iptables("-A NOMAD-ADMIN -p tcp -j DROP")
-		reach(func(t testing.TB, netns, addr string) { requireSilence(t, netns, "tcp", addr) })
-		require.NoError(t, h.Check(h.ctx(), a))
+		reach(func(t testing.TB, netns, addr string) { testbed.RequireSilence(t, netns, "tcp", addr) })
+		require.NoError(t, h.Check(h.Context(), a))
 		for _, program := range []string{"iptables", "ip6tables"} {
-			require.NoError(t, command(program, "-I", "NOMAD-ADMIN", "-p", "tcp", "-j", "RETURN"))
-			t.Cleanup(func() { require.NoError(t, command(program, "-D", "NOMAD-ADMIN", "-p", "tcp", "-j", "RETURN")) })
+			require.NoError(t, testbed.Command(program, "-I", "NOMAD-ADMIN", "-p", "tcp", "-j", "RETURN"))
+			t.Cleanup(func() { require.NoError(t, testbed.Command(program, "-D", "NOMAD-ADMIN", "-p", "tcp", "-j", "RETURN")) })
 		}
 		reach(answers)
-		h.tearDown(a)
+		h.TearDown(a)
 	})
 }

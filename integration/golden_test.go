@@ -18,6 +18,8 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/internal/testing/testbed"
+	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -27,7 +29,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 // testdata/golden/<name>.txt contains the result and the rules.
 type golden struct {
 	main  string
-	f     families
+	f     testbed.Families
 	ports []portmap.Port
 	// change edits the plugins, which are indexed by type.
 	change func(plugins map[string]map[string]any)
@@ -35,30 +37,30 @@ type golden struct {
 }
 
 var goldens = map[string]golden{
-	"bridge": {main: "bridge", f: v4Only, ports: []portmap.Port{{Value: 8080, To: 80}}},
-	"bridge-host-ips": {main: "bridge", f: dual, ports: []portmap.Port{
+	"bridge": {main: "bridge", f: testbed.V4Only, ports: []portmap.Port{{Value: 8080, To: 80}}},
+	"bridge-host-ips": {main: "bridge", f: testbed.Dual, ports: []portmap.Port{
 		{Value: 8080, To: 80, HostIP: "127.0.0.1", Protocols: []string{"tcp"}},
-		{Value: 8080, To: 80, HostIP: host4.Addr().String(), Protocols: []string{"tcp"}},
-		{Value: 8080, To: 80, HostIP: host6.Addr().String(), Protocols: []string{"sctp"}},
+		{Value: 8080, To: 80, HostIP: testhost.Host4.Addr().String(), Protocols: []string{"tcp"}},
+		{Value: 8080, To: 80, HostIP: testhost.Host6.Addr().String(), Protocols: []string{"sctp"}},
 		{Value: 9090, HostIP: "0.0.0.0", Protocols: []string{"udp"}},
 		{Value: 9090, HostIP: "::", Protocols: []string{"tcp"}},
 	}},
-	"ptp": {main: "ptp", f: dual, ports: []portmap.Port{{Value: 8080, To: 80}, {Value: 8081, Protocols: []string{"sctp"}}}},
+	"ptp": {main: "ptp", f: testbed.Dual, ports: []portmap.Port{{Value: 8080, To: 80}, {Value: 8081, Protocols: []string{"sctp"}}}},
 	"no-snat": {
-		main: "bridge", f: dual, ports: []portmap.Port{{Value: 8080, To: 80, Protocols: []string{"tcp"}}},
+		main: "bridge", f: testbed.Dual, ports: []portmap.Port{{Value: 8080, To: 80, Protocols: []string{"tcp"}}},
 		change: func(plugins map[string]map[string]any) {
 			plugins["portmap"]["snat"], plugins["bridge"]["ipMasq"] = false, false
 		},
 	},
 	"masquerade-all": {
-		main: "bridge", f: dual, ports: []portmap.Port{{Value: 8080, To: 80, Protocols: []string{"tcp"}}},
+		main: "bridge", f: testbed.Dual, ports: []portmap.Port{{Value: 8080, To: 80, Protocols: []string{"tcp"}}},
 		change: func(plugins map[string]map[string]any) { plugins["portmap"]["masqAll"] = true },
 	},
 	"isolated": {
-		main: "bridge", f: dual,
+		main: "bridge", f: testbed.Dual,
 		change: func(plugins map[string]map[string]any) { plugins["firewall"]["ingressPolicy"] = "isolated" },
 	},
-	"bandwidth-tuning": {main: "ptp", f: v4Only, more: []map[string]any{
+	"bandwidth-tuning": {main: "ptp", f: testbed.V4Only, more: []map[string]any{
 		{"type": "bandwidth", "ingressRate": 8_000_000, "ingressBurst": 800_000, "egressRate": 8_000_000, "egressBurst": 800_000},
 		{"type": "tuning", "mtu": 1400, "mac": chosenMAC, "sysctl": map[string]string{"net.core.somaxconn": "500"}},
 	}},
@@ -85,7 +87,7 @@ func TestGolden(t *testing.T) {
 // text returns the result and the rules of a Setup on a fresh host.
 func (g golden) text(t *testing.T) string {
 	h := newHost(t, configurator.EngineNative)
-	plugins := append(chain(g.main, g.f, ""), g.more...)
+	plugins := append(testbed.Chain(g.main, g.f, ""), g.more...)
 	if g.change != nil {
 		byType := map[string]map[string]any{}
 		for _, p := range plugins {
@@ -93,12 +95,12 @@ func (g golden) text(t *testing.T) string {
 		}
 		g.change(byType)
 	}
-	h.network("net", plugins...)
-	h.oneSlot() // which has the first address
-	a := h.alloc("golden")
+	h.Network("net", plugins...)
+	h.OneSlot() // which has the first address
+	a := h.Alloc("golden")
 	a.Ports = g.ports
-	h.setUp(a)
-	h.withoutSlots()
+	h.SetUp(a)
+	h.WithoutSlots()
 	r, err := h.Get(t.Context(), a.ID)
 	require.NoError(t, err)
 	require.Equal(t, configurator.EngineNative, r.Engine)
@@ -109,16 +111,16 @@ func (g golden) text(t *testing.T) string {
 		fmt.Fprintf(&b, "\n# %s\n", command)
 		fields := strings.Fields(command)
 		out, err := exec.Command(fields[0], fields[1:]...).Output()
-		if g.f.v6 == "" && strings.Contains(command, "ip6 ") {
+		if g.f.V6 == "" && strings.Contains(command, "ip6 ") {
 			require.Error(t, err, "no table without an address")
 			out, err = []byte("no table\n"), nil
 		}
 		require.NoError(t, err, command)
 		b.WriteString(sorted(string(out)))
 	}
-	text := strings.ReplaceAll(b.String(), h.container(a), a.ID)
-	text = strings.ReplaceAll(text, names.Owner{Network: "net", ID: h.container(a), IfName: "eth0"}.Veth(), names.Owner{Network: "net", ID: a.ID, IfName: "eth0"}.Veth())
-	h.tearDown(a)
+	text := strings.ReplaceAll(b.String(), h.Container(a), a.ID)
+	text = strings.ReplaceAll(text, names.Owner{Network: "net", ID: h.Container(a), IfName: "eth0"}.Veth(), names.Owner{Network: "net", ID: a.ID, IfName: "eth0"}.Veth())
+	h.TearDown(a)
 	return anyMAC.ReplaceAllStringFunc(text, func(mac string) string {
 		if strings.Contains(mac, chosenMAC) {
 			return mac

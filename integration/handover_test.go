@@ -11,15 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/testing/testbed"
+	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/portmap"
 )
 
 // TestHandover: clients that keep sending from the same ports reach the current
 // holder of the host port, even if they started before it had a holder.
 func TestHandover(t *testing.T) {
-	each(t, engines, func(t *testing.T, w way) {
+	testbed.Each(t, testbed.Engines, func(t *testing.T, w testbed.Way) {
 		mains := []string{"bridge"}
-		if w == native {
+		if w == testbed.Native {
 			mains = append(mains, "ptp")
 		}
 		for _, main := range mains {
@@ -28,23 +30,23 @@ func TestHandover(t *testing.T) {
 	})
 }
 
-func testHandover(t *testing.T, w way, main string) {
-	h := newHost(t, w.engine)
-	h.network("net", chain(main, dual, w.backend)...)
-	setSysctls(t, "", quick)
-	two := []configurator.Allocation{h.alloc("a"), h.alloc("b")}
+func testHandover(t *testing.T, w testbed.Way, main string) {
+	h := newHost(t, w.Engine)
+	h.Network("net", testbed.Chain(main, testbed.Dual, w.Backend)...)
+	testbed.SetSysctls(t, "", testbed.Quick)
+	two := []configurator.Allocation{h.Alloc("a"), h.Alloc("b")}
 	for i := range two {
 		two[i].Ports = []portmap.Port{{Value: 8080, To: 80, Protocols: []string{"udp"}}}
-		h.inNew(two[i], func() {
-			setSysctls(t, two[i].Netns, quick)
-			serve(t, two[i].Netns, "udp", 80, two[i].ID)
+		h.InNew(two[i], func() {
+			testbed.SetSysctls(t, two[i].Netns, testbed.Quick)
+			testbed.Serve(t, two[i].Netns, "udp", 80, two[i].ID)
 		})
 	}
-	other := h.alloc("other") // rules exist, and connections are tracked
+	other := h.Alloc("other") // rules exist, and connections are tracked
 	other.Ports = []portmap.Port{{Value: 8081, To: 80}}
-	h.setUp(other)
+	h.SetUp(other)
 
-	clients := map[string]net.Conn{outside4.Addr().String(): h.client(at(host4.Addr(), 8080)), outside6.Addr().String(): h.client(at(host6.Addr(), 8080))}
+	clients := map[string]net.Conn{testhost.Outside4.Addr().String(): h.client(testbed.At(testhost.Host4.Addr(), 8080)), testhost.Outside6.Addr().String(): h.client(testbed.At(testhost.Host6.Addr(), 8080))}
 	requireNobody := func() {
 		for _, c := range clients {
 			_, err := exchange(c)
@@ -64,32 +66,32 @@ func testHandover(t *testing.T, w way, main string) {
 	requireNobody()
 	for _, silent := range []bool{false, true} {
 		for _, a := range two {
-			h.setUp(a)
+			h.SetUp(a)
 			requireServer(a.ID)
-			h.tearDown(a)
+			h.TearDown(a)
 			if !silent {
 				requireNobody()
 			}
 		}
 	}
-	h.tearDown(other)
+	h.TearDown(other)
 }
 
 // client returns a UDP socket outside that always sends from the same port.
 func (h *host) client(to string) (c net.Conn) {
-	h.t.Helper()
-	within(h.t, h.outside.Path(), func() (err error) {
+	h.T.Helper()
+	testbed.Within(h.T, h.Outside.Path(), func() (err error) {
 		c, err = net.Dial("udp", to)
 		return err
 	})
-	h.t.Cleanup(func() { c.Close() })
+	h.T.Cleanup(func() { c.Close() })
 	return c
 }
 
 // exchange sends one datagram and waits for the response.
 func exchange(c net.Conn) (string, error) {
 	buf := make([]byte, 64)
-	err := c.SetDeadline(time.Now().Add(timeout))
+	err := c.SetDeadline(time.Now().Add(testbed.Timeout))
 	_, writeErr := c.Write([]byte("?"))
 	if err := errors.Join(err, writeErr); err != nil {
 		return "", fmt.Errorf("send to %s: %w", c.RemoteAddr(), err)

@@ -1,49 +1,29 @@
 package integration
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"os/exec"
 	"testing"
 	"time"
 
-	"github.com/containernetworking/cni/libcni"
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/hostsnap"
+	"github.com/allocnet/allocnet/internal/testing/testbed"
+	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/portmap"
 )
-
-// loopVariable makes the test binary set up and tear down an allocation until
-// it is killed: "<engine> <conf dir> <plugin dir> <ID>".
-const loopVariable = "ALLOCNET_TEST_LOOP"
 
 // poolLoopID is the ID that makes the loop use a pool.
 const poolLoopID = "pool-loop"
 
+// loop sets up and tears down an allocation until it is killed.
 func loop() {
-	var engine, conf, plugins, id string
-	if _, err := fmt.Sscan(os.Getenv(loopVariable), &engine, &conf, &plugins, &id); err != nil {
-		panic(err)
-	}
-	libcni.CacheDir = "/var/lib/cni"
-	cfg := configurator.Config{Engine: configurator.Engine(engine), ConfDir: conf, PluginDirs: []string{plugins}}
-	if id == poolLoopID || id == policyPoolLoop {
-		cfg.Networks, cfg.Pools = []string{"net"}, []configurator.Pool{{Network: "net", Size: 4}}
-	}
-	c, err := configurator.New(cfg)
-	if err != nil {
-		panic(err)
-	}
-	switch id {
-	case poolLoopID:
+	c, id := testbed.Loop(poolLoopID)
+	if id == poolLoopID {
 		poolLoop(c)
-	case policyUpdateLoop, policyLifeLoop, policyPoolLoop:
-		policyLoop(c, id)
 	}
 	a := configurator.Allocation{ID: id, Netns: "/run/netns/" + id, Ports: []portmap.Port{{Value: 8080, To: 80}}}
 	fmt.Println("ready")
@@ -52,7 +32,7 @@ func loop() {
 			if _, err := c.Setup(context.Background(), a); err != nil {
 				panic(err)
 			}
-			fmt.Println(acknowledged)
+			fmt.Println(testbed.Acknowledged)
 		}
 		fmt.Println("removing")
 		if err := c.Teardown(context.Background(), a); err != nil {
@@ -61,78 +41,52 @@ func loop() {
 	}
 }
 
-// acknowledged is what the loop prints when the allocation is set up.
-const acknowledged = "acknowledged"
-
 // TestKilled kills a process at random moments. An acknowledged allocation
 // answers, and GC leaves nothing.
 func TestKilled(t *testing.T) {
-	eachElsewhere(t, engines, func(t *testing.T, w way) {
+	testbed.EachElsewhere(t, testbed.Engines, func(t *testing.T, w testbed.Way) {
 		for _, main := range []string{"bridge", "ptp"} {
 			t.Run(main, func(t *testing.T) { testKilled(t, w, main) })
 		}
 	})
 }
 
-func testKilled(t *testing.T, w way, main string) {
-	times, most := campaignSize(10, 250), 500*time.Millisecond
-	if w == native { // operations are much shorter
-		times, most = campaignSize(30, 500), 60*time.Millisecond
+func testKilled(t *testing.T, w testbed.Way, main string) {
+	times, most := testbed.CampaignSize(10, 250), 500*time.Millisecond
+	if w == testbed.Native { // operations are much shorter
+		times, most = testbed.CampaignSize(30, 500), 60*time.Millisecond
 	}
-	h := newHost(t, w.engine)
-	h.network("net", append(chain(main, dual, w.backend), map[string]any{"type": "tuning", "mtu": 1400},
+	h := newHost(t, w.Engine)
+	h.Network("net", append(testbed.Chain(main, testbed.Dual, w.Backend), map[string]any{"type": "tuning", "mtu": 1400},
 		map[string]any{"type": "bandwidth", "ingressRate": 1 << 30, "ingressBurst": 1 << 24, "egressRate": 1 << 30, "egressBurst": 1 << 24})...)
-	a := h.alloc("killed")
+	a := h.Alloc("killed")
 	a.Ports = []portmap.Port{{Value: 8080, To: 80}}
-	serve(t, a.Netns, "tcp", 80, "killed")
-	h.setUp(a) // creates what the first use of a network leaves
-	h.tearDown(a)
-	before, err := hostsnap.Take(snapshotOptions)
+	testbed.Serve(t, a.Netns, "tcp", 80, "killed")
+	h.SetUp(a) // creates what the first use of a network leaves
+	h.TearDown(a)
+	before, err := hostsnap.Take(testbed.SnapshotOptions)
 	require.NoError(t, err)
-	h.streamEvery(time.Millisecond, at(host4.Addr(), 8080)) // so that connections are always tracked
-	h.streamEvery(time.Millisecond, at(host6.Addr(), 8080))
-	rnd := rand.New(rand.NewPCG(campaignSeed(t), 0))
+	h.streamEvery(time.Millisecond, testbed.At(testhost.Host4.Addr(), 8080)) // so that connections are always tracked
+	h.streamEvery(time.Millisecond, testbed.At(testhost.Host6.Addr(), 8080))
+	rnd := rand.New(rand.NewPCG(testbed.CampaignSeed(t), 0))
 	found := 0
 	for range times {
-		said := h.killLoop(a, time.Duration(rnd.Int64N(int64(most))))
-		if said == acknowledged {
-			require.NoError(t, h.Check(h.ctx(), a))
-			requireAnswer(t, h.outside.Path(), "tcp", hostPort(host4, 8080), "killed")
-			requireAnswer(t, h.outside.Path(), "tcp", hostPort(host6, 8080), "killed")
+		said := h.KillLoop(a, time.Duration(rnd.Int64N(int64(most))))
+		if said == testbed.Acknowledged {
+			require.NoError(t, h.Check(h.Context(), a))
+			testbed.RequireAnswer(t, h.Outside.Path(), "tcp", testbed.HostPort(testhost.Host4, 8080), "killed")
+			testbed.RequireAnswer(t, h.Outside.Path(), "tcp", testbed.HostPort(testhost.Host6, 8080), "killed")
 		}
-		report, err := h.GC(h.ctx(), nil)
+		report, err := h.GC(h.Context(), nil)
 		require.NoError(t, err)
 		found += len(report.Removed)
-		left, err := h.Audit(h.ctx(), a)
+		left, err := h.Audit(h.Context(), a)
 		require.NoError(t, err)
 		require.Empty(t, left)
 		requireTracked(t, false)
-		after, err := hostsnap.Take(snapshotOptions)
+		after, err := hostsnap.Take(testbed.SnapshotOptions)
 		require.NoError(t, err)
 		require.Empty(t, hostsnap.Diff(before, after))
 	}
 	require.Positive(t, found, "at least one kill hit an operation")
-}
-
-// killLoop starts a process that sets up and tears down an allocation, kills it
-// after a while, and returns its last output.
-func (h *host) killLoop(a configurator.Allocation, after time.Duration) (said string) {
-	h.t.Helper()
-	self, err := os.Executable()
-	require.NoError(h.t, err)
-	c := exec.Command(self)
-	c.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s %s %s", loopVariable, h.cfg.Engine, h.conf, pluginDir, a.ID))
-	c.Stderr = os.Stderr
-	out, err := c.StdoutPipe()
-	require.NoError(h.t, err)
-	require.NoError(h.t, c.Start())
-	lines := bufio.NewScanner(out)
-	require.True(h.t, lines.Scan())
-	require.Equal(h.t, "ready", lines.Text())
-	time.AfterFunc(after, func() { _ = c.Process.Kill() })
-	for lines.Scan() {
-		said = lines.Text()
-	}
-	require.ErrorContains(h.t, c.Wait(), "killed")
-	return said
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/internal/testing/testbed"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -14,28 +15,28 @@ import (
 // services on the host's 127.0.0.1, even after another program flushes all
 // rules.
 func TestLoopbackIsTheHostsOwn(t *testing.T) {
-	eachElsewhere(t, []way{execTables, execNFT, native, nativeTables, nativeNFT}, func(t *testing.T, w way) {
+	testbed.EachElsewhere(t, []testbed.Way{testbed.ExecTables, testbed.ExecNFT, testbed.Native, testbed.NativeTables, testbed.NativeNFT}, func(t *testing.T, w testbed.Way) {
 		for _, main := range []string{"bridge", "ptp"} {
 			t.Run(main, func(t *testing.T) {
-				freshHost(t)
-				h := newHost(t, w.engine)
-				h.network("net", chain(main, v4Only, w.backend)...)
+				testbed.Fresh(t)
+				h := newHost(t, w.Engine)
+				h.Network("net", testbed.Chain(main, testbed.V4Only, w.Backend)...)
 				l, err := net.Listen("tcp", "127.0.0.1:7070")
 				require.NoError(t, err)
 				defer l.Close()
-				go serveTCP(l, func(net.Addr) []byte { return []byte("host") })
-				a := h.alloc("one")
+				go testbed.ServeTCP(l, func(net.Addr) []byte { return []byte("host") })
+				a := h.Alloc("one")
 				a.Ports = []portmap.Port{{Value: 8080, To: 80, Protocols: []string{"tcp"}}}
-				h.setUp(a)
-				within(t, a.Netns, func() error {
-					return errors.Join(command("ip", "addr", "flush", "dev", "lo"),
-						command("ip", "route", "add", "127.0.0.0/8", "via", "10.99.0.1", "dev", "eth0"))
+				h.SetUp(a)
+				testbed.Within(t, a.Netns, func() error {
+					return errors.Join(testbed.Command("ip", "addr", "flush", "dev", "lo"),
+						testbed.Command("ip", "route", "add", "127.0.0.0/8", "via", "10.99.0.1", "dev", "eth0"))
 				})
-				setSysctls(t, a.Netns, map[string]string{"net/ipv4/conf/eth0/route_localnet": "1"})
-				requireSilence(t, a.Netns, "tcp", "127.0.0.1:7070")
-				require.NoError(t, command("nft", "flush", "ruleset"))
-				requireSilence(t, a.Netns, "tcp", "127.0.0.1:7070")
-				h.tearDown(a)
+				testbed.SetSysctls(t, a.Netns, map[string]string{"net/ipv4/conf/eth0/route_localnet": "1"})
+				testbed.RequireSilence(t, a.Netns, "tcp", "127.0.0.1:7070")
+				require.NoError(t, testbed.Command("nft", "flush", "ruleset"))
+				testbed.RequireSilence(t, a.Netns, "tcp", "127.0.0.1:7070")
+				h.TearDown(a)
 			})
 		}
 	})

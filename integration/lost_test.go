@@ -10,6 +10,7 @@ import (
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/retry"
+	"github.com/allocnet/allocnet/internal/testing/testbed"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -19,22 +20,22 @@ import (
 // also if the namespace and its link are gone. Rules of another allocation
 // stay.
 func TestLostRecordOfANamedBackend(t *testing.T) {
-	each(t, []way{nativeTables, nativeNFT}, func(t *testing.T, w way) {
+	testbed.Each(t, []testbed.Way{testbed.NativeTables, testbed.NativeNFT}, func(t *testing.T, w testbed.Way) {
 		for _, main := range []string{"bridge", "ptp"} {
 			for name, remove := range map[string]func(*host, configurator.Allocation){"Teardown": (*host).tearDownLost, "GC": (*host).collectLost} {
 				t.Run(main+" "+name, func(t *testing.T) {
-					h := newHost(t, w.engine, func(c *configurator.Config) { c.Networks = []string{"net"} })
-					h.network("net", chain(main, dual, w.backend)...)
-					other, a := h.alloc("a1"), h.alloc("a")
+					h := newHost(t, w.Engine, func(c *configurator.Config) { c.Networks = []string{"net"} })
+					h.Network("net", testbed.Chain(main, testbed.Dual, w.Backend)...)
+					other, a := h.Alloc("a1"), h.Alloc("a")
 					other.Ports, a.Ports = []portmap.Port{{Value: 8081, To: 80}}, []portmap.Port{{Value: 8080, To: 80}}
-					h.setUp(other)
-					h.setUp(a)
+					h.SetUp(other)
+					h.SetUp(a)
 					require.NoError(t, os.Remove(configurator.DefaultStateDir+"/allocs/a.json"))
 					remove(h, a)
 					requireNoRulesOf(t, "a")
-					require.NoError(t, h.Check(h.ctx(), other))
-					h.tearDown(other)
-					_, err := h.GC(h.ctx(), nil) // removes entries from the index of ports
+					require.NoError(t, h.Check(h.Context(), other))
+					h.TearDown(other)
+					_, err := h.GC(h.Context(), nil) // removes entries from the index of ports
 					require.NoError(t, err)
 				})
 			}
@@ -43,28 +44,28 @@ func TestLostRecordOfANamedBackend(t *testing.T) {
 }
 
 func (h *host) tearDownLost(a configurator.Allocation) {
-	h.t.Helper()
-	require.NoError(h.t, h.Teardown(h.ctx(), configurator.Allocation{ID: a.ID}))
+	h.T.Helper()
+	require.NoError(h.T, h.Teardown(h.Context(), configurator.Allocation{ID: a.ID}))
 }
 
 func (h *host) collectLost(a configurator.Allocation) {
-	h.t.Helper()
+	h.T.Helper()
 	h.deleteLinksOf(a)
-	report, err := h.GC(h.ctx(), []string{"a1"})
-	require.NoError(h.t, err)
-	require.Equal(h.t, []string{a.ID}, report.Removed)
-	require.Equal(h.t, []string{"a1"}, report.Kept)
+	report, err := h.GC(h.Context(), []string{"a1"})
+	require.NoError(h.T, err)
+	require.Equal(h.T, []string{a.ID}, report.Removed)
+	require.Equal(h.T, []string{"a1"}, report.Kept)
 }
 
 // deleteLinksOf deletes the links that disappear with an allocation's
 // namespace.
 func (h *host) deleteLinksOf(a configurator.Allocation) {
-	h.t.Helper()
+	h.T.Helper()
 	links, err := retry.List(netlink.LinkList)
-	require.NoError(h.t, err)
+	require.NoError(h.T, err)
 	for _, l := range links {
 		if l.Attrs().Alias == "allocnet:net/"+a.ID+"/eth0" {
-			require.NoError(h.t, netlink.LinkDel(l))
+			require.NoError(h.T, netlink.LinkDel(l))
 		}
 	}
 }
@@ -73,7 +74,7 @@ func (h *host) deleteLinksOf(a configurator.Allocation) {
 func requireNoRulesOf(t *testing.T, id string) {
 	t.Helper()
 	for _, list := range [][]string{{"iptables", "-t", "nat", "-S"}, {"ip6tables", "-t", "nat", "-S"}, {"nft", "list", "ruleset"}} {
-		out, err := output(list[0], list[1:]...)
+		out, err := testbed.Output(list[0], list[1:]...)
 		require.NoError(t, err)
 		require.NotContains(t, out, `id: \"`+id+`\"`)
 		require.NotContains(t, out, `comment "`+id+`"`)
@@ -84,23 +85,23 @@ func requireNoRulesOf(t *testing.T, id string) {
 // TestLostRecordAndConfiguration: without record and configuration, the objects
 // that carry the ID are removed.
 func TestLostRecordAndConfiguration(t *testing.T) {
-	each(t, []way{nativeTables, nativeNFT}, func(t *testing.T, w way) {
-		h := newHost(t, w.engine)
-		h.network("net", chain("bridge", dual, w.backend)...)
-		other, a := h.alloc("a1"), h.alloc("a")
+	testbed.Each(t, []testbed.Way{testbed.NativeTables, testbed.NativeNFT}, func(t *testing.T, w testbed.Way) {
+		h := newHost(t, w.Engine)
+		h.Network("net", testbed.Chain("bridge", testbed.Dual, w.Backend)...)
+		other, a := h.Alloc("a1"), h.Alloc("a")
 		other.Ports, a.Ports = []portmap.Port{{Value: 8081, To: 80}}, []portmap.Port{{Value: 8080, To: 80}}
-		h.setUp(other)
-		h.setUp(a)
+		h.SetUp(other)
+		h.SetUp(a)
 		require.NoError(t, os.Remove(configurator.DefaultStateDir+"/allocs/a.json"))
-		without := h.cfg
+		without := h.Config
 		without.ConfDir, without.Networks = t.TempDir(), []string{"net"}
 		later, err := configurator.New(without)
 		require.NoError(t, err)
-		require.NoError(t, later.Teardown(h.ctx(), configurator.Allocation{ID: "a"}))
+		require.NoError(t, later.Teardown(h.Context(), configurator.Allocation{ID: "a"}))
 		requireNoRulesOf(t, "a")
-		require.NoError(t, h.Check(h.ctx(), other))
-		h.tearDown(other)
-		_, err = h.GC(h.ctx(), nil) // removes entries from the index of ports
+		require.NoError(t, h.Check(h.Context(), other))
+		h.TearDown(other)
+		_, err = h.GC(h.Context(), nil) // removes entries from the index of ports
 		require.NoError(t, err)
 	})
 }
@@ -109,19 +110,19 @@ func TestLostRecordAndConfiguration(t *testing.T) {
 // networks, objects on the host show the networks and interfaces of the allocation.
 // Those of a new allocation may differ.
 func TestLostRecordOfOtherNetworks(t *testing.T) {
-	each(t, []way{native, execTables}, func(t *testing.T, w way) {
+	testbed.Each(t, []testbed.Way{testbed.Native, testbed.ExecTables}, func(t *testing.T, w testbed.Way) {
 		for name, remove := range map[string]func(*host, configurator.Allocation){
-			"Teardown": func(h *host, a configurator.Allocation) { h.tearDown(a) },
+			"Teardown": func(h *host, a configurator.Allocation) { h.TearDown(a) },
 			"Force": func(h *host, a configurator.Allocation) {
-				_, err := h.Force(h.ctx(), a)
-				require.NoError(h.t, err)
+				_, err := h.Force(h.Context(), a)
+				require.NoError(h.T, err)
 			},
 		} {
 			t.Run(name, func(t *testing.T) {
-				h := newHost(t, w.engine, func(c *configurator.Config) { c.Networks = []string{"first"} })
+				h := newHost(t, w.Engine, func(c *configurator.Config) { c.Networks = []string{"first"} })
 				a := h.loseRecord(w, "third", "second")
 				remove(h, configurator.Allocation{ID: a.ID, Netns: a.Netns})
-				_, err := h.GC(h.ctx(), nil) // removes entries from the index of ports
+				_, err := h.GC(h.Context(), nil) // removes entries from the index of ports
 				require.NoError(t, err)
 			})
 		}
@@ -132,23 +133,23 @@ func TestLostRecordOfOtherNetworks(t *testing.T) {
 // derived from the names of its networks.
 func TestCollectLostInAnotherOrder(t *testing.T) {
 	h := newHost(t, configurator.EngineNative, func(c *configurator.Config) { c.Networks = []string{"first", "second"} })
-	h.loseRecord(native, "second", "first")
-	report, err := h.GC(h.ctx(), nil)
+	h.loseRecord(testbed.Native, "second", "first")
+	report, err := h.GC(h.Context(), nil)
 	require.NoError(t, err)
 	require.Equal(t, []string{"a"}, report.Removed)
 }
 
 // loseRecord sets up an allocation in two of three networks and deletes its
 // record.
-func (h *host) loseRecord(w way, networks ...string) configurator.Allocation {
-	h.t.Helper()
+func (h *host) loseRecord(w testbed.Way, networks ...string) configurator.Allocation {
+	h.T.Helper()
 	for i, network := range []string{"first", "second", "third"} {
-		h.network(network, chain("ptp", families{v4: fmt.Sprintf("10.31.%d.0/24", i)}, w.backend)...)
+		h.Network(network, testbed.Chain("ptp", testbed.Families{V4: fmt.Sprintf("10.31.%d.0/24", i)}, w.Backend)...)
 	}
-	a := h.alloc("a")
+	a := h.Alloc("a")
 	a.Ports, a.Networks = []portmap.Port{{Value: 8080, To: 80}}, networks
-	h.setUp(a)
-	require.NoError(h.t, os.Remove(configurator.DefaultStateDir+"/allocs/a.json"))
+	h.SetUp(a)
+	require.NoError(h.T, os.Remove(configurator.DefaultStateDir+"/allocs/a.json"))
 	return a
 }
 
@@ -158,22 +159,22 @@ func (h *host) loseRecord(w way, networks ...string) configurator.Allocation {
 func TestCollectLostOfAllKinds(t *testing.T) {
 	shaped := map[string]any{"type": "bandwidth", "ingressRate": 1000000, "ingressBurst": 1000000, "egressRate": 1000000, "egressBurst": 1000000}
 	tuned := map[string]any{"type": "tuning", "mtu": 1400, "promisc": true}
-	each(t, []way{native, nativeTables, nativeNFT}, func(t *testing.T, w way) {
-		h := newHost(t, w.engine)
-		h.network("one", append(chain("bridge", dual, w.backend), shaped, tuned)...)
-		h.network("two", append(chain("ptp", families{"10.98.0.0/24", "fd00:98::/64"}, w.backend)[1:], shaped, tuned)...)
+	testbed.Each(t, []testbed.Way{testbed.Native, testbed.NativeTables, testbed.NativeNFT}, func(t *testing.T, w testbed.Way) {
+		h := newHost(t, w.Engine)
+		h.Network("one", append(testbed.Chain("bridge", testbed.Dual, w.Backend), shaped, tuned)...)
+		h.Network("two", append(testbed.Chain("ptp", testbed.Families{V4: "10.98.0.0/24", V6: "fd00:98::/64"}, w.Backend)[1:], shaped, tuned)...)
 		for i, id := range []string{"a", "b"} {
-			a := h.alloc(id)
+			a := h.Alloc(id)
 			a.Networks = []string{"one", "two"}
 			a.Ports = []portmap.Port{{Value: 8080 + i, To: 80}, {Value: 8090 + i, To: 90, HostIP: "127.0.0.1"}, {Value: 8070 + i, To: 70, Protocols: []string{"sctp"}}}
-			h.setUp(a)
+			h.SetUp(a)
 		}
-		h.withoutSlots()
+		h.WithoutSlots()
 		require.NoError(t, os.RemoveAll(configurator.DefaultStateDir))
 		for _, id := range []string{"a", "b"} {
 			require.NoError(t, sandbox.Destroy(sandbox.DefaultDir+"/"+id))
 		}
-		report, err := h.GCScope(h.ctx(), configurator.Scope{Networks: []string{"one", "two"}})
+		report, err := h.GCScope(h.Context(), configurator.Scope{Networks: []string{"one", "two"}})
 		require.NoError(t, err)
 		require.Equal(t, []string{"a", "b"}, report.Removed)
 	})
@@ -185,14 +186,14 @@ func TestCollectLostWithoutConfiguration(t *testing.T) {
 	for _, main := range []string{"bridge", "ptp"} {
 		t.Run(main, func(t *testing.T) {
 			h := newHost(t, configurator.EngineNative, func(c *configurator.Config) { c.Networks = []string{"net"} })
-			h.network("net", chain(main, dual, "")...)
-			a := h.alloc("a")
+			h.Network("net", testbed.Chain(main, testbed.Dual, "")...)
+			a := h.Alloc("a")
 			a.Ports = []portmap.Port{{Value: 8080, To: 80}}
-			h.setUp(a)
-			h.withoutSlots()
+			h.SetUp(a)
+			h.WithoutSlots()
 			require.NoError(t, os.RemoveAll(configurator.DefaultStateDir))
-			require.NoError(t, os.Remove(h.conf+"/net.conflist"))
-			report, err := h.GC(h.ctx(), nil)
+			require.NoError(t, os.Remove(h.ConfDir+"/net.conflist"))
+			report, err := h.GC(h.Context(), nil)
 			require.NoError(t, err)
 			require.Equal(t, []string{"a"}, report.Removed)
 		})

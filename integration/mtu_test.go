@@ -15,6 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/testing/testbed"
+	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -22,20 +24,20 @@ import (
 // larger packets than mtu are dropped, and the external machine is not
 // notified. The host's default route uses the link.
 func (h *host) behindOverlay(mtu int) {
-	h.t.Helper()
-	link, err := netlink.LinkByName(wire)
-	require.NoError(h.t, err)
-	require.NoError(h.t, netlink.LinkSetMTU(link, mtu))
-	for _, gateway := range []netip.Prefix{outside4, outside6} {
-		require.NoError(h.t, netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: gateway.Addr().AsSlice()}))
+	h.T.Helper()
+	link, err := netlink.LinkByName(testhost.Wire)
+	require.NoError(h.T, err)
+	require.NoError(h.T, netlink.LinkSetMTU(link, mtu))
+	for _, gateway := range []netip.Prefix{testhost.Outside4, testhost.Outside6} {
+		require.NoError(h.T, netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: gateway.Addr().AsSlice()}))
 	}
-	h.t.Cleanup(func() { // before the host is compared with its snapshot
-		for _, gateway := range []netip.Prefix{outside4, outside6} {
-			require.NoError(h.t, netlink.RouteDel(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: gateway.Addr().AsSlice()}))
+	h.T.Cleanup(func() { // before the host is compared with its snapshot
+		for _, gateway := range []netip.Prefix{testhost.Outside4, testhost.Outside6} {
+			require.NoError(h.T, netlink.RouteDel(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: gateway.Addr().AsSlice()}))
 		}
-		require.NoError(h.t, netlink.LinkSetMTU(link, 1500))
+		require.NoError(h.T, netlink.LinkSetMTU(link, 1500))
 	})
-	require.NoError(h.t, h.outside.Do(func() error {
+	require.NoError(h.T, h.Outside.Do(func() error {
 		eth0, err := netlink.LinkByName("eth0")
 		if err != nil {
 			return err
@@ -61,23 +63,23 @@ func TestMTUOfTheDefaultRoute(t *testing.T) {
 		t.Run(main, func(t *testing.T) {
 			h := newHost(t, configurator.EngineNative)
 			h.behindOverlay(1400)
-			h.network("net", chain(main, dual, "")...)
-			a := h.alloc("a")
+			h.Network("net", testbed.Chain(main, testbed.Dual, "")...)
+			a := h.Alloc("a")
 			a.Ports = []portmap.Port{{Value: 8080, To: 80}}
-			status := h.setUp(a)
+			status := h.SetUp(a)
 			require.Equal(t, 1400, mtuOfStatus(status, "eth0"))
-			within(t, a.Netns, func() error {
+			testbed.Within(t, a.Netns, func() error {
 				require.Equal(t, 1400, mtuOf(t, "eth0"))
 				return nil
 			})
 			received := h.sink(a.Netns, 80)
-			h.upload(netip.AddrPortFrom(host4.Addr(), 8080), received)
-			h.upload(netip.AddrPortFrom(host6.Addr(), 8080), received)
-			h.requireDatagram(a.Netns, outside4.Addr(), 1400-28)
-			h.requireDatagram(a.Netns, outside6.Addr(), 1400-48)
+			h.upload(netip.AddrPortFrom(testhost.Host4.Addr(), 8080), received)
+			h.upload(netip.AddrPortFrom(testhost.Host6.Addr(), 8080), received)
+			h.requireDatagram(a.Netns, testhost.Outside4.Addr(), 1400-28)
+			h.requireDatagram(a.Netns, testhost.Outside6.Addr(), 1400-48)
 
 			h.requireKept(a, status)
-			h.tearDown(a)
+			h.TearDown(a)
 		})
 	}
 }
@@ -85,19 +87,19 @@ func TestMTUOfTheDefaultRoute(t *testing.T) {
 // requireKept changes the default route's MTU, and checks that an allocation
 // keeps its own.
 func (h *host) requireKept(a configurator.Allocation, status *configurator.Status) {
-	h.t.Helper()
-	link, err := netlink.LinkByName(wire)
-	require.NoError(h.t, err)
-	require.NoError(h.t, netlink.LinkSetMTU(link, 1300))
-	require.NoError(h.t, h.Check(h.ctx(), a))
-	flushRuleset(h.t)
-	report, err := h.Repair(h.ctx())
-	require.NoError(h.t, err)
-	require.Equal(h.t, []string{a.ID}, report.Repaired)
-	require.Equal(h.t, status, h.setUp(a))
-	r, err := h.Get(h.ctx(), a.ID)
-	require.NoError(h.t, err)
-	require.Equal(h.t, status.Interfaces, r.Status.Interfaces)
+	h.T.Helper()
+	link, err := netlink.LinkByName(testhost.Wire)
+	require.NoError(h.T, err)
+	require.NoError(h.T, netlink.LinkSetMTU(link, 1300))
+	require.NoError(h.T, h.Check(h.Context(), a))
+	testbed.FlushRuleset(h.T)
+	report, err := h.Repair(h.Context())
+	require.NoError(h.T, err)
+	require.Equal(h.T, []string{a.ID}, report.Repaired)
+	require.Equal(h.T, status, h.SetUp(a))
+	r, err := h.Get(h.Context(), a.ID)
+	require.NoError(h.T, err)
+	require.Equal(h.T, status.Interfaces, r.Status.Interfaces)
 }
 
 // TestMTUIsConfigured: a configured MTU has precedence. Without one, the
@@ -106,73 +108,73 @@ func TestMTUIsConfigured(t *testing.T) {
 	for _, c := range []struct {
 		name             string
 		route, conf      int
-		families         families
+		families         testbed.Families
 		version          string
 		want, wantStatus int
 	}{
-		{"usual", 1500, 0, dual, "1.0.0", 1500, 0},
-		{"jumbo frames", 9000, 0, dual, "1.0.0", 1500, 0},
-		{"configured", 1400, 1450, dual, "1.0.0", 1450, 1450},
-		{"old version", 1400, 0, v4Only, "0.4.0", 1400, 1400},
-		{"none of IPv6", 1300, 0, v4Only, "1.1.0", 1300, 1300},
-		{"too little for IPv6, in IPv4", 1200, 0, v4Only, "1.0.0", 1200, 1200},
-		{"too little for IPv6", 1200, 0, dual, "1.0.0", 1280, 1280},
+		{"usual", 1500, 0, testbed.Dual, "1.0.0", 1500, 0},
+		{"jumbo frames", 9000, 0, testbed.Dual, "1.0.0", 1500, 0},
+		{"configured", 1400, 1450, testbed.Dual, "1.0.0", 1450, 1450},
+		{"old version", 1400, 0, testbed.V4Only, "0.4.0", 1400, 1400},
+		{"none of IPv6", 1300, 0, testbed.V4Only, "1.1.0", 1300, 1300},
+		{"too little for IPv6, in IPv4", 1200, 0, testbed.V4Only, "1.0.0", 1200, 1200},
+		{"too little for IPv6", 1200, 0, testbed.Dual, "1.0.0", 1280, 1280},
 	} {
 		for _, main := range []string{"bridge", "ptp"} {
 			t.Run(fmt.Sprintf("%s, %s", c.name, main), func(t *testing.T) {
 				h := newHost(t, configurator.EngineNative)
 				h.routeOver(c.route)
-				plugins := chain(main, c.families, "")
+				plugins := testbed.Chain(main, c.families, "")
 				if c.conf != 0 {
 					plugins[1]["mtu"] = c.conf
 				}
-				h.networkOf(c.version, "net", plugins...)
-				a := h.alloc("a")
-				status := h.setUp(a)
+				h.NetworkOf(c.version, "net", plugins...)
+				a := h.Alloc("a")
+				status := h.SetUp(a)
 				require.Equal(t, c.wantStatus, mtuOfStatus(status, "eth0"))
-				within(t, a.Netns, func() error {
+				testbed.Within(t, a.Netns, func() error {
 					require.Equal(t, c.want, mtuOf(t, "eth0"))
 					return nil
 				})
-				require.NoError(t, h.Check(h.ctx(), a))
-				h.tearDown(a)
+				require.NoError(t, h.Check(h.Context(), a))
+				h.TearDown(a)
 			})
 		}
 	}
 	h := newHost(t, configurator.EngineNative)
-	plugins := chain("bridge", dual, "")
+	plugins := testbed.Chain("bridge", testbed.Dual, "")
 	plugins[1]["mtu"] = 1200
-	h.network("net", plugins...)
-	_, err := h.Setup(h.ctx(), h.alloc("small"))
+	h.Network("net", plugins...)
+	_, err := h.Setup(h.Context(), h.Alloc("small"))
 	require.ErrorContains(t, err, "mtu 1200 is too small for an IPv6 address: IPv6 needs at least 1280")
 }
 
 // routeOver adds an IPv4 default route with the given MTU. The link's own MTU
 // is not below 1500: below 1280 the link would lose its IPv6 addresses.
 func (h *host) routeOver(mtu int) {
-	h.t.Helper()
-	link, err := netlink.LinkByName(wire)
-	require.NoError(h.t, err)
-	require.NoError(h.t, netlink.LinkSetMTU(link, max(mtu, 1500)))
-	route := &netlink.Route{LinkIndex: link.Attrs().Index, Gw: outside4.Addr().AsSlice(), MTU: mtu}
-	require.NoError(h.t, netlink.RouteAdd(route))
-	h.t.Cleanup(func() {
-		require.NoError(h.t, netlink.RouteDel(route))
-		require.NoError(h.t, netlink.LinkSetMTU(link, 1500))
+	h.T.Helper()
+	link, err := netlink.LinkByName(testhost.Wire)
+	require.NoError(h.T, err)
+	require.NoError(h.T, netlink.LinkSetMTU(link, max(mtu, 1500)))
+	route := &netlink.Route{LinkIndex: link.Attrs().Index, Gw: testhost.Outside4.Addr().AsSlice(), MTU: mtu}
+	require.NoError(h.T, netlink.RouteAdd(route))
+	h.T.Cleanup(func() {
+		require.NoError(h.T, netlink.RouteDel(route))
+		require.NoError(h.T, netlink.LinkSetMTU(link, 1500))
 	})
 }
 
 // sink accepts connections on a port, and sends the number of bytes that each
 // received.
 func (h *host) sink(netns string, port int) <-chan int64 {
-	h.t.Helper()
+	h.T.Helper()
 	received := make(chan int64)
 	var l net.Listener
-	within(h.t, netns, func() (err error) {
+	testbed.Within(h.T, netns, func() (err error) {
 		l, err = net.Listen("tcp", fmt.Sprintf(":%d", port))
 		return err
 	})
-	h.t.Cleanup(func() { require.NoError(h.t, l.Close()) })
+	h.T.Cleanup(func() { require.NoError(h.T, l.Close()) })
 	go func() {
 		for {
 			c, err := l.Accept()
@@ -189,11 +191,11 @@ func (h *host) sink(netns string, port int) <-chan int64 {
 
 // upload sends a sink many packets of full size from outside.
 func (h *host) upload(to netip.AddrPort, received <-chan int64) {
-	h.t.Helper()
+	h.T.Helper()
 	const size = 256 << 10
-	ctx, cancel := context.WithTimeout(h.t.Context(), timeout)
+	ctx, cancel := context.WithTimeout(h.T.Context(), testbed.Timeout)
 	defer cancel()
-	require.NoError(h.t, h.outside.Do(func() error {
+	require.NoError(h.T, h.Outside.Do(func() error {
 		c, err := new(net.Dialer).DialContext(ctx, "tcp", to.String())
 		if err != nil {
 			return err
@@ -204,23 +206,23 @@ func (h *host) upload(to netip.AddrPort, received <-chan int64) {
 	}))
 	select {
 	case n := <-received:
-		require.EqualValues(h.t, size, n)
-	case <-time.After(timeout):
-		require.Fail(h.t, "packets got lost on the way in", "%s", to)
+		require.EqualValues(h.T, size, n)
+	case <-time.After(testbed.Timeout):
+		require.Fail(h.T, "packets got lost on the way in", "%s", to)
 	}
 }
 
 // requireDatagram sends a datagram of the largest size that fits into an
 // unfragmented packet. With one byte more, the sender gets an error.
 func (h *host) requireDatagram(netns string, to netip.Addr, size int) {
-	h.t.Helper()
+	h.T.Helper()
 	var far net.PacketConn
-	require.NoError(h.t, h.outside.Do(func() (err error) {
+	require.NoError(h.T, h.Outside.Do(func() (err error) {
 		far, err = net.ListenPacket("udp", netip.AddrPortFrom(to, 0).String())
 		return err
 	}))
 	defer far.Close()
-	within(h.t, netns, func() error {
+	testbed.Within(h.T, netns, func() error {
 		c, err := net.Dial("udp", far.LocalAddr().String())
 		if err != nil {
 			return err
@@ -230,29 +232,37 @@ func (h *host) requireDatagram(netns string, to netip.Addr, size int) {
 		if err != nil {
 			return err
 		}
-		require.NoError(h.t, raw.Control(func(fd uintptr) {
+		require.NoError(h.T, raw.Control(func(fd uintptr) {
 			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO)
 			if to.Is6() {
 				err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO)
 			}
 		}))
-		require.NoError(h.t, err)
+		require.NoError(h.T, err)
 		_, err = c.Write(make([]byte, size+1))
-		require.ErrorIs(h.t, err, unix.EMSGSIZE)
+		require.ErrorIs(h.T, err, unix.EMSGSIZE)
 		buf := make([]byte, 2000)
 		for range 5 { // the first ones may be lost to a neighbour lookup
 			if _, err := c.Write(make([]byte, size)); err != nil {
 				return err
 			}
-			if err := far.SetReadDeadline(time.Now().Add(timeout)); err != nil {
+			if err := far.SetReadDeadline(time.Now().Add(testbed.Timeout)); err != nil {
 				return err
 			}
 			n, _, err := far.ReadFrom(buf)
 			if err == nil {
-				require.Equal(h.t, size, n)
+				require.Equal(h.T, size, n)
 				return nil
 			}
 		}
 		return os.ErrDeadlineExceeded
 	})
+}
+
+// mtuOf returns the MTU of a link in the namespace of the thread.
+func mtuOf(t testing.TB, name string) int {
+	t.Helper()
+	link, err := netlink.LinkByName(name)
+	require.NoError(t, err)
+	return link.Attrs().MTU
 }

@@ -15,6 +15,8 @@ import (
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/retry"
+	"github.com/allocnet/allocnet/internal/testing/testbed"
+	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -23,32 +25,32 @@ import (
 // tears down what the first one set up.
 func TestEngineChanges(t *testing.T) {
 	for _, main := range []string{"bridge", "ptp"} {
-		each(t, engines, func(t *testing.T, w way) {
-			h := newHost(t, w.engine)
-			h.network("net", chain(main, dual, w.backend)...)
-			a, b := h.alloc("a"), h.alloc("b")
+		testbed.Each(t, testbed.Engines, func(t *testing.T, w testbed.Way) {
+			h := newHost(t, w.Engine)
+			h.Network("net", testbed.Chain(main, testbed.Dual, w.Backend)...)
+			a, b := h.Alloc("a"), h.Alloc("b")
 			a.Ports = []portmap.Port{{Value: 8080, To: 80}}
 			b.Ports = []portmap.Port{{Value: 8081, To: 80}}
-			first := h.setUp(a)
+			first := h.SetUp(a)
 			other := h.in(t)
-			other.cfg.Engine = configurator.EngineExec
-			if w.engine == configurator.EngineExec {
-				other.cfg.Engine = configurator.EngineNative
+			other.Config.Engine = configurator.EngineExec
+			if w.Engine == configurator.EngineExec {
+				other.Config.Engine = configurator.EngineNative
 			}
 			var err error
-			other.Configurator, err = configurator.New(other.cfg)
+			other.Configurator, err = configurator.New(other.Config)
 			require.NoError(t, err)
-			require.NoError(t, other.Check(h.ctx(), a))
-			require.Equal(t, first, other.setUp(a))
-			second := other.setUp(b)
+			require.NoError(t, other.Check(h.Context(), a))
+			require.Equal(t, first, other.SetUp(a))
+			second := other.SetUp(b)
 			require.NotEqual(t, first.Address, second.Address, "both see the same leases")
 			for _, alloc := range []configurator.Allocation{a, b} {
-				serve(t, alloc.Netns, "tcp", 80, alloc.ID)
+				testbed.Serve(t, alloc.Netns, "tcp", 80, alloc.ID)
 			}
-			requireAnswer(t, h.outside.Path(), "tcp", hostPort(host4, 8080), "a")
-			requireAnswer(t, h.outside.Path(), "tcp", hostPort(host6, 8081), "b")
-			other.tearDown(a)
-			h.tearDown(b)
+			testbed.RequireAnswer(t, h.Outside.Path(), "tcp", testbed.HostPort(testhost.Host4, 8080), "a")
+			testbed.RequireAnswer(t, h.Outside.Path(), "tcp", testbed.HostPort(testhost.Host6, 8081), "b")
+			other.TearDown(a)
+			h.TearDown(b)
 		})
 	}
 }
@@ -58,18 +60,18 @@ func TestEngineChanges(t *testing.T) {
 func TestMixedChain(t *testing.T) {
 	var log strings.Builder
 	h := newHost(t, configurator.EngineAuto, func(c *configurator.Config) { c.Logger = logger(&log) })
-	plugins := slices.Insert(chain("bridge", dual, ""), 2,
+	plugins := slices.Insert(testbed.Chain("bridge", testbed.Dual, ""), 2,
 		map[string]any{"type": "tuning", "mtu": 1400, "aKeyOfTomorrow": true})
-	h.network("net", plugins...)
-	a := h.alloc("a")
+	h.Network("net", plugins...)
+	a := h.Alloc("a")
 	a.Ports = []portmap.Port{{Value: 8080, To: 80}}
-	h.setUp(a)
+	h.SetUp(a)
 	r, err := h.Get(t.Context(), "a")
 	require.NoError(t, err)
 	require.Equal(t, configurator.EngineNative, r.Engine)
 	require.Contains(t, log.String(), "aKeyOfTomorrow", "the log says why a binary runs")
-	serve(t, a.Netns, "tcp", 80, "a")
-	requireAnswer(t, h.outside.Path(), "tcp", hostPort(host4, 8080), "a")
+	testbed.Serve(t, a.Netns, "tcp", 80, "a")
+	testbed.RequireAnswer(t, h.Outside.Path(), "tcp", testbed.HostPort(testhost.Host4, 8080), "a")
 	ns, err := sandbox.Open(a.Netns)
 	require.NoError(t, err)
 	defer ns.Close()
@@ -77,19 +79,19 @@ func TestMixedChain(t *testing.T) {
 		require.Equal(t, 1400, mtuOf(t, "eth0"))
 		return nil
 	}))
-	h.tearDown(a)
+	h.TearDown(a)
 }
 
 // TestAutoChooses: EngineAuto selects native if the network has a native
 // plugin, otherwise exec.
 func TestAutoChooses(t *testing.T) {
 	h := newHost(t, configurator.EngineAuto)
-	h.network("known", chain("ptp", v4Only, "")...)
-	h.network("foreign", map[string]any{"type": "dummy", "ipam": v4Only.ipam()})
+	h.Network("known", testbed.Chain("ptp", testbed.V4Only, "")...)
+	h.Network("foreign", map[string]any{"type": "dummy", "ipam": testbed.V4Only.IPAM()})
 	for network, engine := range map[string]configurator.Engine{"known": configurator.EngineNative, "foreign": configurator.EngineExec} {
-		a := h.alloc(network)
+		a := h.Alloc(network)
 		a.Networks = []string{network}
-		if _, err := h.Setup(h.ctx(), a); network == "foreign" && err != nil {
+		if _, err := h.Setup(h.Context(), a); network == "foreign" && err != nil {
 			// The kernel may or may not support dummy links.
 			require.ErrorContains(t, err, `"dummy"`)
 			continue
@@ -97,7 +99,7 @@ func TestAutoChooses(t *testing.T) {
 		r, err := h.Get(t.Context(), network)
 		require.NoError(t, err)
 		require.Equal(t, engine, r.Engine)
-		h.tearDown(a)
+		h.TearDown(a)
 	}
 }
 
@@ -105,49 +107,49 @@ func TestAutoChooses(t *testing.T) {
 // rules of all allocations, and no allocation loses its address.
 func TestRepair(t *testing.T) {
 	h := newHost(t, configurator.EngineNative, func(c *configurator.Config) { c.Networks = []string{"one"} })
-	h.network("one", chain("bridge", dual, "")...)
-	h.network("two", chain("ptp", families{"10.98.0.0/24", "fd00:98::/64"}, "")...)
+	h.Network("one", testbed.Chain("bridge", testbed.Dual, "")...)
+	h.Network("two", testbed.Chain("ptp", testbed.Families{V4: "10.98.0.0/24", V6: "fd00:98::/64"}, "")...)
 	for _, program := range []string{"iptables", "ip6tables"} {
-		require.NoError(t, command(program, "-P", "FORWARD", "DROP"))
-		t.Cleanup(func() { require.NoError(t, command(program, "-P", "FORWARD", "ACCEPT")) })
+		require.NoError(t, testbed.Command(program, "-P", "FORWARD", "DROP"))
+		t.Cleanup(func() { require.NoError(t, testbed.Command(program, "-P", "FORWARD", "ACCEPT")) })
 	}
 	var allocs []configurator.Allocation
 	var before []*configurator.Status
-	for i, id := range ids("r", 8) {
-		a := h.alloc(id)
+	for i, id := range testbed.IDs("r", 8) {
+		a := h.Alloc(id)
 		a.Ports = []portmap.Port{{Value: 20000 + i, To: 80}}
 		a.Networks = [][]string{{"one"}, {"two"}}[i%2]
-		h.inNew(a, func() { serve(t, a.Netns, "tcp", 80, id) })
-		allocs, before = append(allocs, a), append(before, h.setUp(a))
+		h.InNew(a, func() { testbed.Serve(t, a.Netns, "tcp", 80, id) })
+		allocs, before = append(allocs, a), append(before, h.SetUp(a))
 	}
 	reach := func() {
 		for i, a := range allocs {
-			requireAnswer(t, h.outside.Path(), "tcp", hostPort(host4, 20000+i), a.ID)
-			requireAnswer(t, h.outside.Path(), "tcp", hostPort(host6, 20000+i), a.ID)
+			testbed.RequireAnswer(t, h.Outside.Path(), "tcp", testbed.HostPort(testhost.Host4, 20000+i), a.ID)
+			testbed.RequireAnswer(t, h.Outside.Path(), "tcp", testbed.HostPort(testhost.Host6, 20000+i), a.ID)
 		}
 	}
 	reach()
-	report, err := h.Repair(h.ctx())
+	report, err := h.Repair(h.Context())
 	require.NoError(t, err)
 	require.Len(t, report.Healthy, len(allocs))
 
-	require.NoError(t, command("nft", "flush", "ruleset"))
+	require.NoError(t, testbed.Command("nft", "flush", "ruleset"))
 	for _, program := range []string{"iptables", "ip6tables"} {
-		require.NoError(t, command(program, "-F"))
-		require.NoError(t, command(program, "-P", "FORWARD", "DROP"))
+		require.NoError(t, testbed.Command(program, "-F"))
+		require.NoError(t, testbed.Command(program, "-P", "FORWARD", "DROP"))
 	}
-	requireSilence(t, h.outside.Path(), "tcp", hostPort(host4, 20000))
-	require.ErrorIs(t, h.Check(h.ctx(), allocs[0]), configurator.ErrUnhealthy)
-	report, err = h.Repair(h.ctx())
+	testbed.RequireSilence(t, h.Outside.Path(), "tcp", testbed.HostPort(testhost.Host4, 20000))
+	require.ErrorIs(t, h.Check(h.Context(), allocs[0]), configurator.ErrUnhealthy)
+	report, err = h.Repair(h.Context())
 	require.NoError(t, err)
 	require.Len(t, report.Repaired, len(allocs))
 	require.Empty(t, report.Broken)
 	reach()
 	for i, a := range allocs {
-		require.NoError(t, h.Check(h.ctx(), a))
-		require.Equal(t, before[i], h.setUp(a))
+		require.NoError(t, h.Check(h.Context(), a))
+		require.Equal(t, before[i], h.SetUp(a))
 	}
-	h.tearDown(allocs...)
+	h.TearDown(allocs...)
 }
 
 // TestIPv6AtOnce: when an ADD returns, duplicate address detection has ended
@@ -157,9 +159,9 @@ func TestIPv6AtOnce(t *testing.T) {
 	for _, main := range []string{"bridge", "ptp"} {
 		t.Run(main, func(t *testing.T) {
 			h := newHost(t, configurator.EngineNative)
-			h.network("net", chain(main, dual, "")...)
-			a := h.alloc("a")
-			s := h.setUp(a)
+			h.Network("net", testbed.Chain(main, testbed.Dual, "")...)
+			a := h.Alloc("a")
+			s := h.SetUp(a)
 			for _, i := range s.Interfaces {
 				if i.Sandbox != "" {
 					continue
@@ -172,7 +174,7 @@ func TestIPv6AtOnce(t *testing.T) {
 					require.Zero(t, address.Flags&unix.IFA_F_TENTATIVE, "%s of %s", address.IPNet, i.Name)
 				}
 			}
-			h.tearDown(a)
+			h.TearDown(a)
 		})
 	}
 }
@@ -183,21 +185,21 @@ func TestStateLost(t *testing.T) {
 	for _, main := range []string{"bridge", "ptp"} {
 		t.Run(main, func(t *testing.T) {
 			h := newHost(t, configurator.EngineNative)
-			h.network("net", chain(main, dual, "")...)
+			h.Network("net", testbed.Chain(main, testbed.Dual, "")...)
 			var live []string
-			for i, id := range ids("lost", 6) {
-				a := h.alloc(id)
+			for i, id := range testbed.IDs("lost", 6) {
+				a := h.Alloc(id)
 				a.Ports = []portmap.Port{{Value: 20000 + i, To: 80}}
-				h.setUp(a)
+				h.SetUp(a)
 				live = append(live, id)
 			}
-			h.withoutSlots()
+			h.WithoutSlots()
 			require.NoError(t, os.RemoveAll(configurator.DefaultStateDir))
-			report, err := h.GC(h.ctx(), live)
+			report, err := h.GC(h.Context(), live)
 			require.NoError(t, err)
 			require.Empty(t, report.Removed, "they live")
 			require.NoError(t, sandbox.Destroy("/run/netns/lost-0")) // one allocation's link is deleted with its namespace
-			report, err = h.GC(h.ctx(), nil)
+			report, err = h.GC(h.Context(), nil)
 			require.NoError(t, err)
 			require.Len(t, report.Removed, len(live))
 			require.Subset(t, report.Removed, live[1:]) // the other one may be known by its slot only
@@ -210,10 +212,10 @@ func TestStateLost(t *testing.T) {
 func TestCycles(t *testing.T) {
 	const cycles, atOnce = 2000, 50
 	h := newHost(t, configurator.EngineNative, func(c *configurator.Config) { c.Logger = nil })
-	h.network("net", chain("ptp", v4Only, "")...)
+	h.Network("net", testbed.Chain("ptp", testbed.V4Only, "")...)
 	var allocs []configurator.Allocation
-	for i, id := range ids("c", atOnce) {
-		a := h.alloc(id)
+	for i, id := range testbed.IDs("c", atOnce) {
+		a := h.Alloc(id)
 		a.Ports = []portmap.Port{{Value: 20000 + i, To: 80}}
 		allocs = append(allocs, a)
 	}
@@ -221,10 +223,10 @@ func TestCycles(t *testing.T) {
 		var running sync.WaitGroup
 		for _, a := range allocs {
 			running.Go(func() {
-				if _, err := h.Setup(h.ctx(), a); err != nil {
+				if _, err := h.Setup(h.Context(), a); err != nil {
 					t.Errorf("setup %s: %v", a.ID, err)
 				}
-				if err := h.Teardown(h.ctx(), a); err != nil {
+				if err := h.Teardown(h.Context(), a); err != nil {
 					t.Errorf("teardown %s: %v", a.ID, err)
 				}
 			})
@@ -232,46 +234,39 @@ func TestCycles(t *testing.T) {
 		running.Wait()
 	}
 	round() // opens what stays open, and starts the threads for the concurrent operations
-	descriptors, threads := entries(t, "/proc/self/fd"), entries(t, "/proc/self/task")
+	descriptors, threads := testbed.Entries(t, "/proc/self/fd"), testbed.Entries(t, "/proc/self/task")
 	for range cycles/atOnce - 1 {
 		round()
 	}
 	// Some sockets, and descriptors of the lock file, are kept for concurrent operations.
 	const kept = 8 + 8
-	require.Eventually(t, func() bool { return entries(t, "/proc/self/fd") <= descriptors+kept }, 10*time.Second, 10*time.Millisecond,
+	require.Eventually(t, func() bool { return testbed.Entries(t, "/proc/self/fd") <= descriptors+kept }, 10*time.Second, 10*time.Millisecond,
 		"descriptors: %d before", descriptors)
 	// The runtime keeps threads that were blocked at the same time. Their
 	// number depends on the concurrency, not on the number of operations.
-	require.LessOrEqual(t, entries(t, "/proc/self/task"), threads+atOnce)
-}
-
-func entries(t testing.TB, dir string) int {
-	t.Helper()
-	list, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	return len(list)
+	require.LessOrEqual(t, testbed.Entries(t, "/proc/self/task"), threads+atOnce)
 }
 
 // TestPortTaken: if another owner has a host port in the kernel without a
 // record, the error names the port and the owner.
 func TestPortTaken(t *testing.T) {
 	h := newHost(t, configurator.EngineNative, func(c *configurator.Config) { c.Retry.Attempts = 1 })
-	h.network("net", chain("ptp", v4Only, "")...)
-	a, b := h.alloc("a"), h.alloc("b")
+	h.Network("net", testbed.Chain("ptp", testbed.V4Only, "")...)
+	a, b := h.Alloc("a"), h.Alloc("b")
 	a.Ports = []portmap.Port{{Value: 8080, To: 80}}
 	b.Ports = a.Ports
-	h.setUp(a)
-	_, err := h.Setup(h.ctx(), b)
+	h.SetUp(a)
+	_, err := h.Setup(h.Context(), b)
 	var conflict *portmap.ConflictError
 	require.ErrorAs(t, err, &conflict)
-	h.withoutSlots()
+	h.WithoutSlots()
 	require.NoError(t, os.Rename(configurator.DefaultStateDir, configurator.DefaultStateDir+".aside"))
-	_, err = h.Setup(h.ctx(), b)
+	_, err = h.Setup(h.Context(), b)
 	require.ErrorContains(t, err, fmt.Sprintf("%d", 8080))
 	require.ErrorContains(t, err, "a/eth0")
-	h.withoutSlots()
+	h.WithoutSlots()
 	require.NoError(t, os.RemoveAll(configurator.DefaultStateDir))
 	require.NoError(t, os.Rename(configurator.DefaultStateDir+".aside", configurator.DefaultStateDir))
-	require.NoError(t, h.Check(h.ctx(), a), "the first one was not harmed")
-	h.tearDown(a)
+	require.NoError(t, h.Check(h.Context(), a), "the first one was not harmed")
+	h.TearDown(a)
 }

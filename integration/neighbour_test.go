@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/internal/testing/testbed"
+	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -18,26 +20,26 @@ import (
 func TestAddressChangesHands(t *testing.T) {
 	for _, main := range []string{"bridge", "ptp"} {
 		t.Run(main, func(t *testing.T) {
-			h := newHost(t, native.engine)
-			plugins := chain(main, dual, "")
+			h := newHost(t, testbed.Native.Engine)
+			plugins := testbed.Chain(main, testbed.Dual, "")
 			plugins[1]["capabilities"] = map[string]bool{"ips": true}
-			h.network("net", plugins...)
-			other := h.alloc("other") // without another port, the bridge loses its carrier and its neighbours
-			h.setUp(other)
+			h.Network("net", plugins...)
+			other := h.Alloc("other") // without another port, the bridge loses its carrier and its neighbours
+			h.SetUp(other)
 			for _, id := range []string{"a", "b"} {
-				a := h.alloc(id)
+				a := h.Alloc(id)
 				a.Ports = []portmap.Port{{Value: 8080, To: 80}}
 				a.IPs = []string{"10.99.0.77/24", "fd00:99::77/64"}
-				h.setUp(a)
-				serve(t, a.Netns, "tcp", 80, id)
-				for _, to := range []netip.Prefix{host4, host6} {
-					answer, err := ask(timeout, h.outside.Path(), "tcp", hostPort(to, 8080))
+				h.SetUp(a)
+				testbed.Serve(t, a.Netns, "tcp", 80, id)
+				for _, to := range []netip.Prefix{testhost.Host4, testhost.Host6} {
+					answer, err := testbed.Ask(testbed.Timeout, h.Outside.Path(), "tcp", testbed.HostPort(to, 8080))
 					require.NoError(t, err, "%s at %s", id, to)
 					require.Contains(t, answer, id+" ")
 				}
-				h.tearDown(a)
+				h.TearDown(a)
 			}
-			h.tearDown(other)
+			h.TearDown(other)
 		})
 	}
 }
@@ -50,13 +52,13 @@ func TestAddressChangesHands(t *testing.T) {
 func TestReceivesIPv6AtOnce(t *testing.T) {
 	for _, main := range []string{"bridge", "ptp"} {
 		t.Run(main, func(t *testing.T) {
-			h := newHost(t, native.engine)
-			h.network("net", chain(main, dual, "")...)
-			a := h.alloc("a")
+			h := newHost(t, testbed.Native.Engine)
+			h.Network("net", testbed.Chain(main, testbed.Dual, "")...)
+			a := h.Alloc("a")
 			for range 60 {
-				address := h.setUp(a).AddressIPv6
-				within(t, a.Netns, func() error { return hasJoined(address) })
-				h.tearDown(a)
+				address := h.SetUp(a).AddressIPv6
+				testbed.Within(t, a.Netns, func() error { return hasJoined(address) })
+				h.TearDown(a)
 			}
 		})
 	}
@@ -80,7 +82,7 @@ func hasJoined(address string) error {
 // TestGatewayInAnotherTable: policy rules of the host that hide the local route to the
 // gateway, as a VRF may, only delay Setup.
 func TestGatewayInAnotherTable(t *testing.T) {
-	h := newHost(t, native.engine)
+	h := newHost(t, testbed.Native.Engine)
 	rule := func(args string) {
 		t.Helper()
 		out, err := exec.Command("ip", strings.Fields("-6 "+args)...).CombinedOutput()
@@ -95,9 +97,9 @@ func TestGatewayInAnotherTable(t *testing.T) {
 		rule("rule del pref 5 to fd00:99::1 prohibit")
 	}()
 	for _, main := range []string{"bridge", "ptp"} {
-		h.network("net", chain(main, dual, "")...)
-		a := h.alloc(main)
-		h.setUp(a)
-		h.tearDown(a)
+		h.Network("net", testbed.Chain(main, testbed.Dual, "")...)
+		a := h.Alloc(main)
+		h.SetUp(a)
+		h.TearDown(a)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/internal/testing/testbed"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -25,16 +26,16 @@ func TestNetnsGoneAndSpoofCheck(t *testing.T) {
 		t.Run(string(engine), func(t *testing.T) {
 			privhost.Require(t, "nft")
 			h := newHost(t, engine)
-			plugins := chain("bridge", dual, execTables.backend)
+			plugins := testbed.Chain("bridge", testbed.Dual, testbed.ExecTables.Backend)
 			plugins[1]["macspoofchk"] = true
-			h.network("net", slices.Insert(plugins, 2, map[string]any{"type": "tuning", "mtu": 1400})...)
-			other := h.alloc("a1")
-			h.setUp(other)
+			h.Network("net", slices.Insert(plugins, 2, map[string]any{"type": "tuning", "mtu": 1400})...)
+			other := h.Alloc("a1")
+			h.SetUp(other)
 			for _, lost := range []bool{false, true} {
 				s, err := sandbox.Create("a")
 				require.NoError(t, err)
 				a := configurator.Allocation{ID: "a", Netns: s.Path(), Ports: []portmap.Port{{Value: 8080, To: 80}}}
-				link := hostLink(t, h.setUp(a))
+				link := testbed.HostLink(t, h.SetUp(a))
 				require.Len(t, spoofChains(t, "a"), 2)
 				require.FileExists(t, "/run/cni/tuning/a_eth0.json")
 				require.NoError(t, s.Destroy())
@@ -45,17 +46,17 @@ func TestNetnsGoneAndSpoofCheck(t *testing.T) {
 				if lost {
 					require.NoError(t, os.Remove(configurator.DefaultStateDir+"/allocs/a.json"))
 				}
-				h.tearDown(a)
+				h.TearDown(a)
 				require.Empty(t, spoofChains(t, "a"))
 				require.NoFileExists(t, "/run/cni/tuning/a_eth0.json")
 			}
 			require.Len(t, spoofChains(t, "a1"), 2)
 			require.FileExists(t, "/run/cni/tuning/a1_eth0.json")
-			require.NoError(t, h.Check(h.ctx(), other))
-			h.tearDown(other)
-			_, err := h.GC(h.ctx(), nil) // removes entries from the index of namespaces
+			require.NoError(t, h.Check(h.Context(), other))
+			h.TearDown(other)
+			_, err := h.GC(h.Context(), nil) // removes entries from the index of namespaces
 			require.NoError(t, err)
-			require.NoError(t, command("nft", "delete", "table", "bridge", "nat"), "only what is shared is left in it")
+			require.NoError(t, testbed.Command("nft", "delete", "table", "bridge", "nat"), "only what is shared is left in it")
 		})
 	}
 }
@@ -64,7 +65,7 @@ func TestNetnsGoneAndSpoofCheck(t *testing.T) {
 // that jump to them, one per line.
 func spoofChains(t *testing.T, id string) (chains []string) {
 	t.Helper()
-	out, err := output("nft", "list", "table", "bridge", "nat")
+	out, err := testbed.Output("nft", "list", "table", "bridge", "nat")
 	require.NoError(t, err)
 	for line := range strings.Lines(out) {
 		if strings.Contains(line, "chain cni-br-iface-"+id+"-eth0") {

@@ -19,19 +19,21 @@ import (
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/hostsnap"
+	"github.com/allocnet/allocnet/internal/testing/testbed"
+	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
 // pooled gives the host a configurator with a pool of the network "net", which is full.
 func (h *host) pooled(size int) {
-	h.t.Helper()
-	h.cfg.Pools = []configurator.Pool{{Network: "net", Size: size}}
+	h.T.Helper()
+	h.Config.Pools = []configurator.Pool{{Network: "net", Size: size}}
 	var err error
-	h.Configurator, err = configurator.New(h.cfg)
-	require.NoError(h.t, err)
-	h.t.Cleanup(func() { require.NoError(h.t, h.Close()) })
-	require.Eventually(h.t, func() bool { return h.Pools()[0].Ready == size }, 20*time.Second, time.Millisecond)
+	h.Configurator, err = configurator.New(h.Config)
+	require.NoError(h.T, err)
+	h.T.Cleanup(func() { require.NoError(h.T, h.Close()) })
+	require.Eventually(h.T, func() bool { return h.Pools()[0].Ready == size }, 20*time.Second, time.Millisecond)
 }
 
 // TestPool compares allocations from a pool with others: the network namespace, the results,
@@ -39,15 +41,15 @@ func (h *host) pooled(size int) {
 // connections work.
 func TestPool(t *testing.T) {
 	for _, main := range []string{"bridge", "ptp"} {
-		for name, families := range map[string]families{"v4": {v4: dual.v4}, "v6": {v6: dual.v6}, "dual": dual} {
+		for name, families := range map[string]testbed.Families{"v4": {V4: testbed.Dual.V4}, "v6": {V6: testbed.Dual.V6}, "dual": testbed.Dual} {
 			t.Run(main+" "+name, func(t *testing.T) { testPool(t, main, families) })
 		}
 	}
 }
 
-func testPool(t *testing.T, main string, of families) {
+func testPool(t *testing.T, main string, of testbed.Families) {
 	h := newHost(t, configurator.EngineNative)
-	h.network("net", chain(main, of, "")...)
+	h.Network("net", testbed.Chain(main, of, "")...)
 	h.pooled(1)
 	a := configurator.Allocation{ID: "pooled", Networks: []string{"net"}, OwnNetns: true, Ports: []portmap.Port{{Value: 8080, To: 80}}}
 	b := a
@@ -57,38 +59,38 @@ func testPool(t *testing.T, main string, of families) {
 	}
 	dumps := map[string]string{}
 	for _, one := range []configurator.Allocation{b, a} {
-		s, err := h.Setup(h.ctx(), one)
+		s, err := h.Setup(h.Context(), one)
 		require.NoError(t, err)
 		require.True(t, s.Created)
 		dumps[one.ID] = h.dump(one, s)
 		netns := filepath.Join(sandbox.DefaultDir, one.ID)
-		serve(t, netns, "tcp", 80, one.ID)
-		serve(t, netns, "udp", 80, one.ID)
+		testbed.Serve(t, netns, "tcp", 80, one.ID)
+		testbed.Serve(t, netns, "udp", 80, one.ID)
 		for _, protocol := range []string{"tcp", "udp"} {
-			for _, from := range []string{"", h.outside.Path(), netns} {
-				if of.v4 != "" {
-					requireAnswer(t, from, protocol, hostPort(host4, one.Ports[0].Value), one.ID)
+			for _, from := range []string{"", h.Outside.Path(), netns} {
+				if of.V4 != "" {
+					testbed.RequireAnswer(t, from, protocol, testbed.HostPort(testhost.Host4, one.Ports[0].Value), one.ID)
 				}
-				if of.v6 != "" {
-					requireAnswer(t, from, protocol, hostPort(host6, one.Ports[0].Value), one.ID)
+				if of.V6 != "" {
+					testbed.RequireAnswer(t, from, protocol, testbed.HostPort(testhost.Host6, one.Ports[0].Value), one.ID)
 				}
 			}
 		}
-		require.NoError(t, h.Check(h.ctx(), one))
+		require.NoError(t, h.Check(h.Context(), one))
 	}
 	require.Equal(t, uint64(1), h.Pools()[0].Taken)
 	require.Equal(t, dumps["common"], dumps["pooled"])
 	for _, one := range []configurator.Allocation{a, b} {
-		require.NoError(t, h.Teardown(h.ctx(), one))
+		require.NoError(t, h.Teardown(h.Context(), one))
 	}
-	h.settle()
+	h.Settle()
 }
 
 // dump describes everything of an allocation, without what distinguishes it from others.
 func (h *host) dump(a configurator.Allocation, s *configurator.Status) string {
-	h.t.Helper()
-	r, err := h.Get(h.ctx(), a.ID)
-	require.NoError(h.t, err)
+	h.T.Helper()
+	r, err := h.Get(h.Context(), a.ID)
+	require.NoError(h.T, err)
 	container := cmp.Or(r.ContainerID, a.ID) // that of the slot
 	var parts []string
 	for _, command := range []string{
@@ -97,7 +99,7 @@ func (h *host) dump(a configurator.Allocation, s *configurator.Status) string {
 	} {
 		words := strings.Fields(command)
 		out, err := exec.Command(words[0], words[1:]...).CombinedOutput()
-		require.NoError(h.t, err, "%s: %s", command, out)
+		require.NoError(h.T, err, "%s: %s", command, out)
 		if words[0] == "nft" {
 			out = elementsOf(string(out), container)
 		}
@@ -164,7 +166,7 @@ func poolLoop(c *configurator.Configurator) {
 		if _, err := c.Setup(context.Background(), a); err != nil {
 			panic(err)
 		}
-		fmt.Println(acknowledged)
+		fmt.Println(testbed.Acknowledged)
 		if err := c.Teardown(context.Background(), a); err != nil {
 			panic(err)
 		}
@@ -180,27 +182,27 @@ func TestPoolKilled(t *testing.T) {
 
 func testPoolKilled(t *testing.T, main string) {
 	h := newHost(t, configurator.EngineNative)
-	h.network("net", chain(main, dual, "")...)
-	a := h.alloc("first")
-	h.setUp(a) // creates what the first use of a network leaves
-	h.tearDown(a)
+	h.Network("net", testbed.Chain(main, testbed.Dual, "")...)
+	a := h.Alloc("first")
+	h.SetUp(a) // creates what the first use of a network leaves
+	h.TearDown(a)
 	require.NoError(t, sandbox.Destroy(a.Netns))
-	before, err := hostsnap.Take(snapshotOptions)
+	before, err := hostsnap.Take(testbed.SnapshotOptions)
 	require.NoError(t, err)
-	rnd := rand.New(rand.NewPCG(campaignSeed(t), 0))
-	removed, taken, rounds := 0, 0, campaignSize(15, 200)
+	rnd := rand.New(rand.NewPCG(testbed.CampaignSeed(t), 0))
+	removed, taken, rounds := 0, 0, testbed.CampaignSize(15, 200)
 	for i := 0; i < rounds || taken == 0 && i < 4*rounds; i++ {
 		most := 80 * time.Millisecond << (i / rounds) // on a busy host, a Setup comes later
-		if h.killLoop(configurator.Allocation{ID: poolLoopID}, time.Duration(rnd.Int64N(int64(most)))) == acknowledged {
+		if h.KillLoop(configurator.Allocation{ID: poolLoopID}, time.Duration(rnd.Int64N(int64(most)))) == testbed.Acknowledged {
 			taken++
 		}
-		report, err := h.Recover(h.ctx())
+		report, err := h.Recover(h.Context())
 		require.NoError(t, err)
 		removed += len(report.Removed)
-		collected, err := h.GCScope(h.ctx(), configurator.Scope{DestroyNetns: true})
+		collected, err := h.GCScope(h.Context(), configurator.Scope{DestroyNetns: true})
 		require.NoError(t, err)
 		removed += len(collected.Removed)
-		after, err := hostsnap.Take(snapshotOptions)
+		after, err := hostsnap.Take(testbed.SnapshotOptions)
 		require.NoError(t, err)
 		require.Empty(t, hostsnap.Diff(before, after))
 	}

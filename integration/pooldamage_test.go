@@ -2,16 +2,15 @@ package integration
 
 import (
 	"fmt"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/testing/testbed"
+	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -30,38 +29,6 @@ var damageToSlots = map[string][]string{
 	},
 }
 
-// slotLinks returns the names of the links on the host of slots that wait: of those whose
-// record is not that of an allocation.
-func slotLinks(t testing.TB) (links []string) {
-	t.Helper()
-	records, err := filepath.Glob(configurator.DefaultStateDir + "/allocs/pool-*.json")
-	require.NoError(t, err)
-	for _, file := range records {
-		id := strings.TrimSuffix(filepath.Base(file), ".json")
-		for _, network := range []string{"net", "net0"} {
-			link, err := netlink.LinkByName(names.Owner{Network: network, ID: id, IfName: "eth0"}.Veth())
-			if err == nil {
-				links = append(links, link.Attrs().Name)
-			}
-		}
-	}
-	return links
-}
-
-// damageSlots runs a command line of damageToSlots.
-func damageSlots(t testing.TB, line string) {
-	t.Helper()
-	if !strings.Contains(line, "VETH") {
-		shell(t, line)
-		return
-	}
-	links := slotLinks(t)
-	require.NotEmpty(t, links)
-	for _, link := range links {
-		shell(t, strings.ReplaceAll(line, "VETH", link))
-	}
-}
-
 // TestPoolDamaged: whatever another program removes of the network namespaces that wait in a
 // pool, an allocation gets none of them as it is. It is as healthy as one without a pool.
 func TestPoolDamaged(t *testing.T) {
@@ -74,33 +41,33 @@ func TestPoolDamaged(t *testing.T) {
 
 func testPoolDamaged(t *testing.T, main, line string) {
 	h := newHost(t, configurator.EngineNative, func(c *configurator.Config) { c.Networks = []string{"net"} })
-	h.network("net", chain(main, dual, "")...)
+	h.Network("net", testbed.Chain(main, testbed.Dual, "")...)
 	h.pooled(2)
-	damageSlots(t, line)
+	testbed.DamageSlots(t, line)
 	if strings.HasSuffix(line, "iptables-restore") {
-		t.Cleanup(func() { shell(t, "iptables -P FORWARD ACCEPT") })
+		t.Cleanup(func() { testbed.Shell(t, "iptables -P FORWARD ACCEPT") })
 	}
 	var allocs []configurator.Allocation
 	for i := range 3 {
 		a := configurator.Allocation{ID: fmt.Sprint("a", i), OwnNetns: true, Wait: true, Ports: []portmap.Port{{Value: 8080 + i, To: 80}}}
-		_, err := h.Setup(h.ctx(), a)
+		_, err := h.Setup(h.Context(), a)
 		require.NoError(t, err)
 		h.requireHealthy(a)
 		allocs = append(allocs, a)
 	}
 	for _, a := range allocs {
-		require.NoError(t, h.Teardown(h.ctx(), a))
+		require.NoError(t, h.Teardown(h.Context(), a))
 	}
 	require.Eventually(t, func() bool { return h.Pools()[0].Ready == 2 }, 20*time.Second, time.Millisecond, "damaged slots are replaced")
 }
 
 // requireHealthy checks an allocation from a pool, and connects to its first host port.
 func (h *host) requireHealthy(a configurator.Allocation) {
-	h.t.Helper()
-	require.NoError(h.t, h.Check(h.ctx(), a))
-	serve(h.t, "/run/netns/"+a.ID, "tcp", 80, a.ID)
-	requireAnswer(h.t, h.outside.Path(), "tcp", hostPort(host4, a.Ports[0].Value), a.ID)
-	requireAnswer(h.t, h.outside.Path(), "tcp", hostPort(host6, a.Ports[0].Value), a.ID)
+	h.T.Helper()
+	require.NoError(h.T, h.Check(h.Context(), a))
+	testbed.Serve(h.T, "/run/netns/"+a.ID, "tcp", 80, a.ID)
+	testbed.RequireAnswer(h.T, h.Outside.Path(), "tcp", testbed.HostPort(testhost.Host4, a.Ports[0].Value), a.ID)
+	testbed.RequireAnswer(h.T, h.Outside.Path(), "tcp", testbed.HostPort(testhost.Host6, a.Ports[0].Value), a.ID)
 }
 
 // TestPoolOfAnotherTime: what an ADD would now choose differently is not handed out.
@@ -108,22 +75,22 @@ func TestPoolOfAnotherTime(t *testing.T) {
 	for _, main := range []string{"bridge", "ptp"} {
 		t.Run(main, func(t *testing.T) {
 			h := newHost(t, configurator.EngineNative, func(c *configurator.Config) { c.Networks = []string{"net"} })
-			h.network("net", chain(main, dual, "")...)
+			h.Network("net", testbed.Chain(main, testbed.Dual, "")...)
 			h.pooled(2)
 			h.behindOverlay(1400)
-			ordinary := h.alloc("ordinary") // has a network namespace already
+			ordinary := h.Alloc("ordinary") // has a network namespace already
 			ordinary.Wait = true
 			require.Eventually(t, func() bool { // the MTU of the default route is looked up once a second
-				s := h.setUp(ordinary)
-				require.NoError(t, h.Teardown(h.ctx(), ordinary))
+				s := h.SetUp(ordinary)
+				require.NoError(t, h.Teardown(h.Context(), ordinary))
 				return mtuOfStatus(s, "eth0") == 1400
 			}, 20*time.Second, 10*time.Millisecond)
 			a := configurator.Allocation{ID: "a", OwnNetns: true, Wait: true}
 			for range 4 {
-				s, err := h.Setup(h.ctx(), a)
+				s, err := h.Setup(h.Context(), a)
 				require.NoError(t, err)
 				require.Equal(t, 1400, mtuOfStatus(s, "eth0"))
-				require.NoError(t, h.Teardown(h.ctx(), a))
+				require.NoError(t, h.Teardown(h.Context(), a))
 			}
 		})
 	}

@@ -20,6 +20,8 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
+	"github.com/allocnet/allocnet/internal/testing/testbed"
+	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -27,7 +29,7 @@ import (
 // pooledRequest is a request that must have the same result with and without a pool.
 type pooledRequest struct {
 	main     string // the main plugin; "" is bridge
-	f        families
+	f        testbed.Families
 	version  string // of CNI; "" is 1.0.0
 	change   func(plugins map[string]map[string]any)
 	more     []map[string]any                 // plugins at the end of the chain
@@ -43,8 +45,8 @@ var (
 		{Label: "dns", Value: 53, To: 5353, Protocols: []string{"udp"}},
 		{Label: "diameter", Value: 3868, Protocols: []string{"sctp"}},
 		{Label: "local", Value: 9090, To: 80, HostIP: "127.0.0.1"},
-		{Label: "one address", Value: 9091, To: 80, HostIP: host4.Addr().String()},
-		{Label: "IPv6 address", Value: 9091, To: 80, HostIP: host6.Addr().String()},
+		{Label: "one address", Value: 9091, To: 80, HostIP: testhost.Host4.Addr().String()},
+		{Label: "IPv6 address", Value: 9091, To: 80, HostIP: testhost.Host6.Addr().String()},
 		{Label: "every IPv6 address", Value: 9092, HostIP: "::"},
 	}
 )
@@ -54,64 +56,64 @@ func publish(ports []portmap.Port) func(*configurator.Allocation) {
 }
 
 var pooledRequests = map[string]pooledRequest{
-	"plain":              {f: dual},
-	"plain IPv4":         {f: v4Only},
-	"plain IPv6":         {f: v6Only},
-	"ptp":                {main: "ptp", f: dual},
-	"ports":              {f: dual, request: publish(tcpAndUDP)},
-	"ports of every way": {f: dual, request: publish(everyPort)},
-	"ports of ptp":       {main: "ptp", f: dual, request: publish(everyPort)},
-	"ports over IPv6":    {main: "ptp", f: v6Only, request: publish(tcpAndUDP)},
-	"version 0.4.0":      {f: v4Only, version: "0.4.0", request: publish(tcpAndUDP)},
-	"version 1.1.0":      {f: dual, version: "1.1.0"},
-	"masquerade all":     {f: dual, request: publish(tcpAndUDP), change: func(p map[string]map[string]any) { p["portmap"]["masqAll"] = true }},
-	"no masquerading":    {f: dual, change: func(p map[string]map[string]any) { p["bridge"]["ipMasq"] = false }},
-	"MTU":                {f: dual, change: func(p map[string]map[string]any) { p["bridge"]["mtu"] = 1400 }},
-	"port isolation":     {f: dual, change: func(p map[string]map[string]any) { p["bridge"]["portIsolation"] = true }},
-	"isolated":           {f: dual, request: publish(tcpAndUDP), change: func(p map[string]map[string]any) { p["firewall"]["ingressPolicy"] = "isolated" }},
-	"isolated ptp": {main: "ptp", f: dual, request: publish(tcpAndUDP),
+	"plain":              {f: testbed.Dual},
+	"plain IPv4":         {f: testbed.V4Only},
+	"plain IPv6":         {f: testbed.V6Only},
+	"ptp":                {main: "ptp", f: testbed.Dual},
+	"ports":              {f: testbed.Dual, request: publish(tcpAndUDP)},
+	"ports of every way": {f: testbed.Dual, request: publish(everyPort)},
+	"ports of ptp":       {main: "ptp", f: testbed.Dual, request: publish(everyPort)},
+	"ports over IPv6":    {main: "ptp", f: testbed.V6Only, request: publish(tcpAndUDP)},
+	"version 0.4.0":      {f: testbed.V4Only, version: "0.4.0", request: publish(tcpAndUDP)},
+	"version 1.1.0":      {f: testbed.Dual, version: "1.1.0"},
+	"masquerade all":     {f: testbed.Dual, request: publish(tcpAndUDP), change: func(p map[string]map[string]any) { p["portmap"]["masqAll"] = true }},
+	"no masquerading":    {f: testbed.Dual, change: func(p map[string]map[string]any) { p["bridge"]["ipMasq"] = false }},
+	"MTU":                {f: testbed.Dual, change: func(p map[string]map[string]any) { p["bridge"]["mtu"] = 1400 }},
+	"port isolation":     {f: testbed.Dual, change: func(p map[string]map[string]any) { p["bridge"]["portIsolation"] = true }},
+	"isolated":           {f: testbed.Dual, request: publish(tcpAndUDP), change: func(p map[string]map[string]any) { p["firewall"]["ingressPolicy"] = "isolated" }},
+	"isolated ptp": {main: "ptp", f: testbed.Dual, request: publish(tcpAndUDP),
 		change: func(p map[string]map[string]any) { p["firewall"]["ingressPolicy"] = "isolated" }},
-	"DNS of the network": {f: dual, change: func(p map[string]map[string]any) {
+	"DNS of the network": {f: testbed.Dual, change: func(p map[string]map[string]any) {
 		p["bridge"]["dns"] = map[string]any{"nameservers": []string{"10.0.0.53"}, "domain": "example.org", "search": []string{"a", "b"}}
 	}},
-	"DNS of the host": {f: dual, change: func(p map[string]map[string]any) {
+	"DNS of the host": {f: testbed.Dual, change: func(p map[string]map[string]any) {
 		p["bridge"]["ipam"].(map[string]any)["resolvConf"] = "/run/allocnet-test-resolv.conf"
 	}},
-	"no gateway": {f: v4Only, change: func(p map[string]map[string]any) { p["bridge"]["isGateway"] = false }},
+	"no gateway": {f: testbed.V4Only, change: func(p map[string]map[string]any) { p["bridge"]["isGateway"] = false }},
 	"no addresses": {change: func(p map[string]map[string]any) {
 		delete(p["bridge"], "ipam")
 		delete(p["bridge"], "isGateway")
 		delete(p["bridge"], "ipMasq")
 	}},
-	"args":         {f: dual, request: func(a *configurator.Allocation) { a.Args = map[string]string{"NOMAD_JOB": "web", "K8S_POD_NAME": "x"} }},
-	"scheduler's":  {f: dual, request: func(a *configurator.Allocation) { a.SchedulerArgs = map[string]string{"NOMAD_REGION": "global"} }},
-	"scope":        {f: dual, request: func(a *configurator.Allocation) { a.Scope, a.RequireAddress, a.MustBeNew = "nomad", true, true }},
-	"by name":      {f: dual, request: func(a *configurator.Allocation) { a.Networks = []string{"net"} }},
-	"path":         {f: dual, request: func(a *configurator.Allocation) { a.Netns = sandbox.DefaultDir + "/other" }},
-	"MAC in args":  {f: dual, bypasses: true, request: func(a *configurator.Allocation) { a.Args = map[string]string{"MAC": chosenMAC} }},
-	"address":      {f: dual, bypasses: true, request: func(a *configurator.Allocation) { a.SchedulerArgs = map[string]string{"IP": "10.99.0.77"} }},
-	"interface":    {f: dual, bypasses: true, request: func(a *configurator.Allocation) { a.Interface = "net0" }},
-	"container ID": {f: dual, bypasses: true, request: func(a *configurator.Allocation) { a.ContainerID = "pod" }},
-	"two networks": {f: dual, bypasses: true, networks: []string{"net", "second"}},
-	"iptables":     {f: v4Only, bypasses: true, change: func(p map[string]map[string]any) { p["bridge"]["ipMasqBackend"] = "iptables" }},
+	"args":         {f: testbed.Dual, request: func(a *configurator.Allocation) { a.Args = map[string]string{"NOMAD_JOB": "web", "K8S_POD_NAME": "x"} }},
+	"scheduler's":  {f: testbed.Dual, request: func(a *configurator.Allocation) { a.SchedulerArgs = map[string]string{"NOMAD_REGION": "global"} }},
+	"scope":        {f: testbed.Dual, request: func(a *configurator.Allocation) { a.Scope, a.RequireAddress, a.MustBeNew = "nomad", true, true }},
+	"by name":      {f: testbed.Dual, request: func(a *configurator.Allocation) { a.Networks = []string{"net"} }},
+	"path":         {f: testbed.Dual, request: func(a *configurator.Allocation) { a.Netns = sandbox.DefaultDir + "/other" }},
+	"MAC in args":  {f: testbed.Dual, bypasses: true, request: func(a *configurator.Allocation) { a.Args = map[string]string{"MAC": chosenMAC} }},
+	"address":      {f: testbed.Dual, bypasses: true, request: func(a *configurator.Allocation) { a.SchedulerArgs = map[string]string{"IP": "10.99.0.77"} }},
+	"interface":    {f: testbed.Dual, bypasses: true, request: func(a *configurator.Allocation) { a.Interface = "net0" }},
+	"container ID": {f: testbed.Dual, bypasses: true, request: func(a *configurator.Allocation) { a.ContainerID = "pod" }},
+	"two networks": {f: testbed.Dual, bypasses: true, networks: []string{"net", "second"}},
+	"iptables":     {f: testbed.V4Only, bypasses: true, change: func(p map[string]map[string]any) { p["bridge"]["ipMasqBackend"] = "iptables" }},
 	"static address": {bypasses: true, change: func(p map[string]map[string]any) {
 		p["bridge"]["ipam"] = map[string]any{"type": "static", "addresses": []any{map[string]any{"address": "10.99.0.9/24", "gateway": "10.99.0.1"}}}
 	}},
-	"capabilities": {f: dual, bypasses: true,
+	"capabilities": {f: testbed.Dual, bypasses: true,
 		change: func(p map[string]map[string]any) {
 			p["bridge"]["capabilities"] = map[string]bool{"mac": true, "ips": true, "dns": true}
 		},
 		request: func(a *configurator.Allocation) {
 			a.MAC, a.IPs, a.DNS = chosenMAC, []string{"10.99.0.88"}, &configurator.DNS{Servers: []string{"10.0.0.53"}}
 		}},
-	"bandwidth": {main: "ptp", f: v4Only, bypasses: true,
+	"bandwidth": {main: "ptp", f: testbed.V4Only, bypasses: true,
 		more: []map[string]any{{"type": "bandwidth", "capabilities": map[string]bool{"bandwidth": true}}},
 		request: func(a *configurator.Allocation) {
 			a.Bandwidth = &configurator.Bandwidth{IngressRate: 8_000_000, IngressBurst: 800_000}
 		}},
-	"tuning": {main: "ptp", f: v4Only, bypasses: true,
+	"tuning": {main: "ptp", f: testbed.V4Only, bypasses: true,
 		more: []map[string]any{{"type": "tuning", "mtu": 1400, "mac": chosenMAC, "sysctl": map[string]string{"net.core.somaxconn": "500"}}}},
-	"plugin binary": {f: dual, bypasses: true, more: []map[string]any{{"type": "one", "fake": fakeplugin.Config{Log: os.DevNull}}}},
+	"plugin binary": {f: testbed.Dual, bypasses: true, more: []map[string]any{{"type": "one", "fake": fakeplugin.Config{Log: os.DevNull}}}},
 }
 
 // TestPoolSame compares everything that a Setup makes with and without a pool.
@@ -125,7 +127,7 @@ func TestPoolSame(t *testing.T) {
 
 func (r *pooledRequest) test(t *testing.T, plugins string) {
 	h := newHost(t, configurator.EngineNative, func(c *configurator.Config) {
-		c.PluginDirs, c.Networks = []string{plugins, pluginDir}, r.networks
+		c.PluginDirs, c.Networks = []string{plugins, testbed.PluginDir}, r.networks
 		if r.networks == nil {
 			c.Networks = []string{"net"}
 		}
@@ -139,11 +141,11 @@ func (r *pooledRequest) test(t *testing.T, plugins string) {
 	// host ports.
 	rules, err := ruleset.Open()
 	require.NoError(t, err)
-	require.NoError(t, errors.Join(rules.Guard(h.ctx(), ruleset.IPv4), rules.Close()))
+	require.NoError(t, errors.Join(rules.Guard(h.Context(), ruleset.IPv4), rules.Close()))
 	ordinary := h.described(a)
-	h.cfg.Pools = []configurator.Pool{{Network: "net", Size: 1}}
+	h.Config.Pools = []configurator.Pool{{Network: "net", Size: 1}}
 	require.NoError(t, h.Close())
-	h.Configurator, err = configurator.New(h.cfg)
+	h.Configurator, err = configurator.New(h.Config)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, h.Close()) })
 	require.Eventually(t, func() bool { s := h.Pools()[0]; return s.Ready == 1 || s.Err != nil }, 20*time.Second, time.Millisecond)
@@ -160,7 +162,7 @@ var loopbackRoute = regexp.MustCompile(`(?m)^/proc/sys/net/ipv4/conf/(br-test|VE
 
 // configure writes the networks.
 func (r *pooledRequest) configure(h *host) {
-	h.t.Helper()
+	h.T.Helper()
 	main, version := r.main, r.version
 	if main == "" {
 		main = "bridge"
@@ -168,7 +170,7 @@ func (r *pooledRequest) configure(h *host) {
 	if version == "" {
 		version = "1.0.0"
 	}
-	plugins := append(chain(main, r.f, ""), r.more...)
+	plugins := append(testbed.Chain(main, r.f, ""), r.more...)
 	if r.change != nil {
 		byType := map[string]map[string]any{}
 		for _, p := range plugins {
@@ -176,53 +178,53 @@ func (r *pooledRequest) configure(h *host) {
 		}
 		r.change(byType)
 	}
-	require.NoError(h.t, os.WriteFile("/run/allocnet-test-resolv.conf", []byte("nameserver 10.0.0.54\nsearch example.com\n"), 0o600))
-	h.t.Cleanup(func() { require.NoError(h.t, os.Remove("/run/allocnet-test-resolv.conf")) })
-	h.networkOf(version, "net", plugins...)
-	h.network("second", chain("ptp", families{v4: "10.98.0.0/24"}, "")...)
+	require.NoError(h.T, os.WriteFile("/run/allocnet-test-resolv.conf", []byte("nameserver 10.0.0.54\nsearch example.com\n"), 0o600))
+	h.T.Cleanup(func() { require.NoError(h.T, os.Remove("/run/allocnet-test-resolv.conf")) })
+	h.NetworkOf(version, "net", plugins...)
+	h.Network("second", testbed.Chain("ptp", testbed.Families{V4: "10.98.0.0/24"}, "")...)
 }
 
 // described sets an allocation up, describes everything that it then has, and tears it down.
 // Slots are removed after the Setup.
 func (h *host) described(a configurator.Allocation) string {
-	h.t.Helper()
-	s, err := h.Setup(h.ctx(), a)
-	require.NoError(h.t, err)
-	require.True(h.t, s.Created)
-	require.NoError(h.t, h.ClosePools())
-	require.NoError(h.t, h.Check(h.ctx(), a))
-	r, err := h.Get(h.ctx(), a.ID)
-	require.NoError(h.t, err)
+	h.T.Helper()
+	s, err := h.Setup(h.Context(), a)
+	require.NoError(h.T, err)
+	require.True(h.T, s.Created)
+	require.NoError(h.T, h.ClosePools())
+	require.NoError(h.T, h.Check(h.Context(), a))
+	r, err := h.Get(h.Context(), a.ID)
+	require.NoError(h.T, err)
 	again := a
 	again.MustBeNew = false
-	found, err := h.Setup(h.ctx(), again)
-	require.NoError(h.t, err)
+	found, err := h.Setup(h.Context(), again)
+	require.NoError(h.T, err)
 	s.Created = false
-	require.Equal(h.t, s.Interfaces, found.Interfaces)
+	require.Equal(h.T, s.Interfaces, found.Interfaces)
 
 	netns := filepath.Join(sandbox.DefaultDir, a.ID)
 	if a.Netns != "" {
 		netns = a.Netns
 	}
 	var d description
-	d.add("status", indented(h.t, s))
-	d.add("record", indented(h.t, r))
-	d.add("record on disk", recordText(h.t, a.ID))
-	d.commands(h.t, filepath.Base(netns))
-	within(h.t, netns, func() error { d.add("sysctls in the namespace", sysctls(h.t)); return nil })
-	d.commands(h.t, "")
-	d.add("sysctls of the host", sysctls(h.t))
+	d.add("status", indented(h.T, s))
+	d.add("record", indented(h.T, r))
+	d.add("record on disk", recordText(h.T, a.ID))
+	d.commands(h.T, filepath.Base(netns))
+	testbed.Within(h.T, netns, func() error { d.add("sysctls in the namespace", sysctls(h.T)); return nil })
+	d.commands(h.T, "")
+	d.add("sysctls of the host", sysctls(h.T))
 	leased, err := filepath.Glob("/var/lib/cni/networks/*/[0-9f]*")
-	require.NoError(h.t, err)
+	require.NoError(h.T, err)
 	for _, file := range leased {
 		text, err := os.ReadFile(file)
-		require.NoError(h.t, err)
+		require.NoError(h.T, err)
 		d.add(file, string(text))
 	}
 	a.Wait = true
-	require.NoError(h.t, h.Teardown(h.ctx(), a))
+	require.NoError(h.T, h.Teardown(h.Context(), a))
 	_, err = os.Lstat(netns)
-	require.ErrorIs(h.t, err, fs.ErrNotExist)
+	require.ErrorIs(h.T, err, fs.ErrNotExist)
 	return d.normal(s)
 }
 

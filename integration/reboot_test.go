@@ -19,6 +19,8 @@ import (
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/retry"
+	"github.com/allocnet/allocnet/internal/testing/testbed"
+	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -87,46 +89,46 @@ func runInBoot() error {
 
 // boot makes the host's processes see another boot ID.
 func (h *host) boot(n int) {
-	h.t.Helper()
+	h.T.Helper()
 	const path = "/proc/sys/kernel/random/boot_id"
-	file := filepath.Join(h.t.TempDir(), "boot_id")
-	require.NoError(h.t, os.WriteFile(file, fmt.Appendf(nil, "%08d-0000-4000-8000-000000000000\n", n), 0o644))
-	require.NoError(h.t, unix.Mount(file, path, "", unix.MS_BIND, ""))
-	h.t.Cleanup(func() { require.NoError(h.t, unix.Unmount(path, unix.MNT_DETACH)) })
+	file := filepath.Join(h.T.TempDir(), "boot_id")
+	require.NoError(h.T, os.WriteFile(file, fmt.Appendf(nil, "%08d-0000-4000-8000-000000000000\n", n), 0o644))
+	require.NoError(h.T, unix.Mount(file, path, "", unix.MS_BIND, ""))
+	h.T.Cleanup(func() { require.NoError(h.T, unix.Unmount(path, unix.MNT_DETACH)) })
 }
 
 // powerOff ends everything in the kernel that does not survive a reboot, without a DEL.
 func (h *host) powerOff(allocs ...configurator.Allocation) {
-	h.t.Helper()
+	h.T.Helper()
 	for _, a := range allocs {
-		require.NoError(h.t, sandbox.Destroy(a.Netns))
+		require.NoError(h.T, sandbox.Destroy(a.Netns))
 	}
 	links, err := retry.List(netlink.LinkList)
-	require.NoError(h.t, err)
+	require.NoError(h.T, err)
 	for _, l := range links {
-		if l.Type() == "bridge" || l.Type() == "veth" && l.Attrs().Name != wire {
+		if l.Type() == "bridge" || l.Type() == "veth" && l.Attrs().Name != testhost.Wire {
 			if err := netlink.LinkDel(l); err != nil {
-				require.ErrorIs(h.t, err, unix.ENODEV, "it went with its peer")
+				require.ErrorIs(h.T, err, unix.ENODEV, "it went with its peer")
 			}
 		}
 	}
-	flushRuleset(h.t)
+	testbed.FlushRuleset(h.T)
 }
 
 // ask runs a process of this boot and returns the IPv4 addresses of its allocations.
 func (h *host) ask(r bootRequest) []string {
-	h.t.Helper()
-	r.Engine, r.Conf, r.Plugins = h.cfg.Engine, h.conf, pluginDir
+	h.T.Helper()
+	r.Engine, r.Conf, r.Plugins = h.Config.Engine, h.ConfDir, testbed.PluginDir
 	text, err := json.Marshal(r)
-	require.NoError(h.t, err)
+	require.NoError(h.T, err)
 	c := exec.Command("/proc/self/exe")
 	c.Env = append(os.Environ(), bootVariable+"="+string(text))
 	var stderr strings.Builder
 	c.Stderr = &stderr
 	out, err := c.Output()
-	require.NoError(h.t, err, "%s", &stderr)
+	require.NoError(h.T, err, "%s", &stderr)
 	var statuses []*configurator.Status
-	require.NoError(h.t, json.Unmarshal(out, &statuses))
+	require.NoError(h.T, json.Unmarshal(out, &statuses))
 	var addresses []string
 	for _, s := range statuses {
 		addresses = append(addresses, s.Address)
@@ -142,25 +144,25 @@ type reboot struct {
 
 // reference runs a command of the reference plugin host-local, as podman and others do.
 func (b *reboot) reference(command, id string) {
-	b.t.Helper()
-	c := exec.Command(filepath.Join(pluginDir, "host-local"))
+	b.T.Helper()
+	c := exec.Command(filepath.Join(testbed.PluginDir, "host-local"))
 	c.Env = []string{"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + id, "CNI_IFNAME=eth0", "CNI_NETNS=/none", "CNI_NETNS_OVERRIDE=1", "CNI_PATH=/none"}
 	c.Stdin = strings.NewReader(fmt.Sprintf(`{"cniVersion":"1.0.0","name":"net","type":"test","ipam":{"type":"host-local","dataDir":%q,"ranges":[[{"subnet":%q}],[{"subnet":%q}]]}}`,
-		b.data, dual.v4, dual.v6))
+		b.data, testbed.Dual.V4, testbed.Dual.V6))
 	out, err := c.Output()
-	require.NoError(b.t, err, "%s", out)
+	require.NoError(b.T, err, "%s", out)
 }
 
 // holders returns the containers with leases of a network, sorted.
 func (b *reboot) holders(dir string) []string {
-	b.t.Helper()
+	b.T.Helper()
 	entries, err := os.ReadDir(dir)
-	require.NoError(b.t, err)
+	require.NoError(b.T, err)
 	var ids []string
 	for _, e := range entries {
 		if net.ParseIP(e.Name()) != nil {
 			text, err := os.ReadFile(filepath.Join(dir, e.Name()))
-			require.NoError(b.t, err)
+			require.NoError(b.T, err)
 			id, _, _ := strings.Cut(string(text), "\r\n")
 			ids = append(ids, id)
 		}
@@ -175,19 +177,19 @@ func (b *reboot) holders(dir string) []string {
 func TestReboot(t *testing.T) {
 	for name, keepsRecords := range map[string]bool{"with records": true, "without records": false} {
 		t.Run(name, func(t *testing.T) {
-			each(t, engines, func(t *testing.T, w way) { testReboot(t, w, keepsRecords) })
+			testbed.Each(t, testbed.Engines, func(t *testing.T, w testbed.Way) { testReboot(t, w, keepsRecords) })
 		})
 	}
 }
 
-func testReboot(t *testing.T, w way, keepsRecords bool) {
-	h := newHost(t, w.engine)
+func testReboot(t *testing.T, w testbed.Way, keepsRecords bool) {
+	h := newHost(t, w.Engine)
 	b := &reboot{host: h, data: t.TempDir(), state: filepath.Join(t.TempDir(), "state")}
-	plugins := chain("bridge", dual, w.backend)
+	plugins := testbed.Chain("bridge", testbed.Dual, w.Backend)
 	ipam := plugins[1]["ipam"].(map[string]any)
 	ipam["dataDir"], ipam["reclaimOnBoot"] = b.data, true
 	plugins[1]["capabilities"] = map[string]bool{"ips": true}
-	h.network("net", plugins...)
+	h.Network("net", plugins...)
 	allocation := func(id, network string, ips ...string) configurator.Allocation {
 		a := h.allocIn(id)
 		a.Networks, a.IPs = []string{network}, ips
@@ -217,14 +219,14 @@ func testReboot(t *testing.T, w way, keepsRecords bool) {
 	second := h.ask(bootRequest{StateDir: b.state, Recover: keepsRecords, GC: true, Setups: []configurator.Allocation{fresh, embedded, some, fixed}})
 	require.NotContains(t, first, second[0], "a new allocation gets no address of the earlier boot")
 	require.Equal(t, first[0], second[3], "the requested address")
-	if w.engine == configurator.EngineNative {
+	if w.Engine == configurator.EngineNative {
 		require.Equal(t, first[3], second[1], "that of the embedded network")
 		require.Equal(t, first[1], second[2], "that of a network that opted in")
 	}
 	require.Equal(t, []string{"fixed", "fresh", "podman", "podman2", "some"}, b.holders(filepath.Join(b.data, "net")))
 	require.Equal(t, []string{"embedded"}, b.holders(filepath.Join(b.state, "leases", "allocnet")))
-	serve(t, fixed.Netns, "tcp", 80, "fixed")
-	requireAnswer(t, h.outside.Path(), "tcp", hostPort(host4, 8080), "fixed")
+	testbed.Serve(t, fixed.Netns, "tcp", 80, "fixed")
+	testbed.RequireAnswer(t, h.Outside.Path(), "tcp", testbed.HostPort(testhost.Host4, 8080), "fixed")
 
 	h.ask(bootRequest{StateDir: b.state, GC: true})
 	require.Equal(t, []string{"podman", "podman2"}, b.holders(filepath.Join(b.data, "net")))
@@ -233,13 +235,13 @@ func testReboot(t *testing.T, w way, keepsRecords bool) {
 
 // allocIn is alloc for a namespace that the test destroys itself.
 func (h *host) allocIn(id string) configurator.Allocation {
-	h.t.Helper()
+	h.T.Helper()
 	s, err := sandbox.Create(id)
-	require.NoError(h.t, err)
-	require.NoError(h.t, s.Close())
-	h.t.Cleanup(func() {
+	require.NoError(h.T, err)
+	require.NoError(h.T, s.Close())
+	h.T.Cleanup(func() {
 		if _, err := os.Lstat(s.Path()); err == nil {
-			require.NoError(h.t, sandbox.Destroy(s.Path()))
+			require.NoError(h.T, sandbox.Destroy(s.Path()))
 		}
 	})
 	return configurator.Allocation{ID: id, Netns: s.Path()}

@@ -18,13 +18,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/testing/testbed"
+	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/portmap"
 )
 
 // lifecycle sets allocations up and tears them down.
 type lifecycle interface {
-	setUp(a configurator.Allocation) *configurator.Status
-	tearDown(allocs ...configurator.Allocation)
+	SetUp(a configurator.Allocation) *configurator.Status
+	TearDown(allocs ...configurator.Allocation)
 }
 
 // plainRuntime uses allocnet's plugins without the configurator: it calls them
@@ -36,11 +38,11 @@ type plainRuntime struct {
 }
 
 func newPlainRuntime(h *host, dirs ...string) plainRuntime {
-	h.t.Helper()
-	h.pools = nil // the runtime makes the network namespaces
-	list, err := libcni.ConfListFromFile(filepath.Join(h.conf, "net.conflist"))
-	require.NoError(h.t, err)
-	return plainRuntime{h, libcni.NewCNIConfigWithCacheDir(dirs, h.t.TempDir(), nil), list}
+	h.T.Helper()
+	h.WithoutPools() // the runtime makes the network namespaces
+	list, err := libcni.ConfListFromFile(filepath.Join(h.ConfDir, "net.conflist"))
+	require.NoError(h.T, err)
+	return plainRuntime{h, libcni.NewCNIConfigWithCacheDir(dirs, h.T.TempDir(), nil), list}
 }
 
 func (r plainRuntime) conf(a configurator.Allocation) *libcni.RuntimeConf {
@@ -53,17 +55,17 @@ func (r plainRuntime) conf(a configurator.Allocation) *libcni.RuntimeConf {
 	return &libcni.RuntimeConf{ContainerID: a.ID, NetNS: a.Netns, IfName: "eth0", CapabilityArgs: map[string]any{"portMappings": mappings}}
 }
 
-func (r plainRuntime) setUp(a configurator.Allocation) *configurator.Status {
-	r.h.t.Helper()
-	_, err := r.cni.AddNetworkList(r.h.ctx(), r.list, r.conf(a))
-	require.NoError(r.h.t, err)
+func (r plainRuntime) SetUp(a configurator.Allocation) *configurator.Status {
+	r.h.T.Helper()
+	_, err := r.cni.AddNetworkList(r.h.Context(), r.list, r.conf(a))
+	require.NoError(r.h.T, err)
 	return nil
 }
 
-func (r plainRuntime) tearDown(allocs ...configurator.Allocation) {
-	r.h.t.Helper()
+func (r plainRuntime) TearDown(allocs ...configurator.Allocation) {
+	r.h.T.Helper()
 	for _, a := range allocs {
-		require.NoError(r.h.t, r.cni.DelNetworkList(r.h.ctx(), r.list, r.conf(a)))
+		require.NoError(r.h.T, r.cni.DelNetworkList(r.h.Context(), r.list, r.conf(a)))
 	}
 }
 
@@ -80,14 +82,14 @@ func TestReleasedAddress(t *testing.T) {
 		"native bridge":   {engine: configurator.EngineNative, main: "bridge", routed: true},
 		"native ptp":      {engine: configurator.EngineNative, main: "ptp", routed: true},
 		"exec":            {engine: configurator.EngineExec, main: "bridge", routed: true},
-		"drop-ins":        {main: "bridge", routed: true, dirs: func(t *testing.T) []string { return []string{dropIns(t)} }},
-		"drop-in portmap": {main: "bridge", dirs: func(t *testing.T) []string { return []string{onlyPortmap(t), pluginDir} }},
+		"drop-ins":        {main: "bridge", routed: true, dirs: func(t *testing.T) []string { return []string{testbed.DropIns(t)} }},
+		"drop-in portmap": {main: "bridge", dirs: func(t *testing.T) []string { return []string{onlyPortmap(t), testbed.PluginDir} }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHost(t, c.engine)
-			plugins := chain(c.main, dual, "")
+			plugins := testbed.Chain(c.main, testbed.Dual, "")
 			plugins[1]["ipam"] = fewAddresses()
-			h.network("net", plugins...)
+			h.Network("net", plugins...)
 			var r lifecycle = h
 			if c.dirs != nil {
 				r = newPlainRuntime(h, c.dirs(t)...)
@@ -113,51 +115,51 @@ func fewAddresses() map[string]any {
 		return []any{map[string]any{"subnet": subnet, "rangeStart": start, "rangeEnd": end}}
 	}
 	return map[string]any{"type": "host-local", "routes": []any{map[string]any{"dst": "0.0.0.0/0"}, map[string]any{"dst": "::/0"}},
-		"ranges": []any{pool(dual.v4, "10.99.0.2", "10.99.0.3"), pool(dual.v6, "fd00:99::2", "fd00:99::3")}}
+		"ranges": []any{pool(testbed.Dual.V4, "10.99.0.2", "10.99.0.3"), pool(testbed.Dual.V6, "fd00:99::2", "fd00:99::3")}}
 }
 
 func testReleasedAddress(h *host, r lifecycle, routed bool) {
-	t := h.t
-	setSysctls(t, "", quick)
-	servers := [][]netip.Prefix{{host4, host6}, {host4b, host6b}}
+	t := h.T
+	testbed.SetSysctls(t, "", testbed.Quick)
+	servers := [][]netip.Prefix{{testhost.Host4, testhost.Host6}, {testhost.Host4b, testhost.Host6b}}
 	var old []configurator.Allocation
 	for i, addrs := range servers {
-		a := h.alloc(fmt.Sprint("old-", i))
+		a := h.Alloc(fmt.Sprint("old-", i))
 		for _, p := range addrs {
 			a.Ports = append(a.Ports, portmap.Port{Value: 8080, To: 80, HostIP: p.Addr().String(), Protocols: []string{"tcp", "udp"}})
 		}
-		h.inNew(a, func() {
-			serve(t, a.Netns, "udp", 80, a.ID)
-			serveStreams(t, a.Netns)
+		h.InNew(a, func() {
+			testbed.Serve(t, a.Netns, "udp", 80, a.ID)
+			testbed.ServeStreams(t, a.Netns)
 		})
-		r.setUp(a)
+		r.SetUp(a)
 		old = append(old, a)
 	}
 	var clients []net.Conn
 	for i, addrs := range servers {
 		for _, p := range addrs {
-			c := h.client(at(p.Addr(), 8080))
+			c := h.client(testbed.At(p.Addr(), 8080))
 			answer, err := exchange(c)
 			require.NoError(t, err)
 			require.Contains(t, answer, old[i].ID)
 			clients = append(clients, c)
-			h.openStream(at(p.Addr(), 8080))
+			h.openStream(testbed.At(p.Addr(), 8080))
 		}
 		if routed {
-			speak(t, old[i].Netns, at(outside4.Addr(), 9), at(outside6.Addr(), 9), at(host4.Addr(), 9))
+			speak(t, old[i].Netns, testbed.At(testhost.Outside4.Addr(), 9), testbed.At(testhost.Outside6.Addr(), 9), testbed.At(testhost.Host4.Addr(), 9))
 		}
 	}
 	requireTracked(t, true)
 
 	for _, a := range old {
-		r.tearDown(a)
+		r.TearDown(a)
 	}
 	requireTracked(t, false)
 	var next []configurator.Allocation
 	for i := range servers {
-		a := h.alloc(fmt.Sprint("next-", i))
-		h.inNew(a, func() { serve(t, a.Netns, "udp", 80, a.ID) })
-		r.setUp(a)
+		a := h.Alloc(fmt.Sprint("next-", i))
+		h.InNew(a, func() { testbed.Serve(t, a.Netns, "udp", 80, a.ID) })
+		r.SetUp(a)
 		next = append(next, a)
 	}
 	for _, c := range clients {
@@ -166,45 +168,22 @@ func testReleasedAddress(h *host, r lifecycle, routed bool) {
 	}
 	requireTracked(t, false)
 	for _, a := range next {
-		r.tearDown(a)
+		r.TearDown(a)
 	}
-}
-
-// serveStreams echoes every byte on TCP port 80 until the client disconnects.
-func serveStreams(t testing.TB, netns string) {
-	t.Helper()
-	within(t, netns, func() error {
-		l, err := net.Listen("tcp", ":80")
-		if err != nil {
-			return err
-		}
-		t.Cleanup(func() { l.Close() })
-		go func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				t.Cleanup(func() { c.Close() })
-				go func() { _, _ = io.Copy(c, c) }()
-			}
-		}()
-		return nil
-	})
 }
 
 // openStream opens a TCP connection from outside that stays established.
 func (h *host) openStream(to string) {
-	h.t.Helper()
-	within(h.t, h.outside.Path(), func() error {
-		ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	h.T.Helper()
+	testbed.Within(h.T, h.Outside.Path(), func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), testbed.Timeout)
 		defer cancel()
 		c, err := (&net.Dialer{KeepAlive: -1}).DialContext(ctx, "tcp", to)
 		if err != nil {
 			return err
 		}
-		h.t.Cleanup(func() { c.Close() })
-		if err := c.SetDeadline(time.Now().Add(timeout)); err != nil {
+		h.T.Cleanup(func() { c.Close() })
+		if err := c.SetDeadline(time.Now().Add(testbed.Timeout)); err != nil {
 			return err
 		}
 		if _, err := c.Write([]byte("?")); err != nil {
@@ -218,7 +197,7 @@ func (h *host) openStream(to string) {
 // speak sends a datagram from an allocation to each of the addresses.
 func speak(t testing.TB, netns string, to ...string) {
 	t.Helper()
-	within(t, netns, func() error {
+	testbed.Within(t, netns, func() error {
 		for _, addr := range to {
 			c, err := net.Dial("udp", addr)
 			if err != nil {
@@ -245,7 +224,7 @@ func requireTracked(t testing.TB, want bool) {
 			concerns := func(word string) bool {
 				_, text, _ := strings.Cut(word, "=")
 				addr, err := netip.ParseAddr(text)
-				return err == nil && isAllocations(addr)
+				return err == nil && testbed.IsAllocations(addr)
 			}
 			if strings.HasPrefix(line, family) && slices.ContainsFunc(strings.Fields(line), concerns) {
 				list = append(list, line)
@@ -253,13 +232,4 @@ func requireTracked(t testing.TB, want bool) {
 		}
 		require.Equal(t, want, len(list) > 0, "%s%q", family, list)
 	}
-}
-
-// isAllocations reports whether an address belongs to a test network and is not
-// a gateway's.
-func isAllocations(addr netip.Addr) bool {
-	return slices.ContainsFunc([]string{"10.99.0.0/16", dual.v6}, func(network string) bool {
-		subnet, err := addr.Prefix(map[bool]int{true: 24, false: 64}[addr.Is4()])
-		return err == nil && netip.MustParsePrefix(network).Contains(addr) && addr != subnet.Addr().Next()
-	})
 }

@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -11,8 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/plugins/builtin"
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
+	"github.com/allocnet/allocnet/internal/testing/testbed"
+	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -21,7 +21,7 @@ import (
 func (h *host) stream(to string) { h.streamEvery(50*time.Microsecond, to) }
 
 func (h *host) streamEvery(interval time.Duration, to string) {
-	h.t.Helper()
+	h.T.Helper()
 	c := h.client(to)
 	done := make(chan struct{})
 	var wg sync.WaitGroup
@@ -37,21 +37,7 @@ func (h *host) streamEvery(interval time.Duration, to string) {
 			}
 		}
 	})
-	h.t.Cleanup(func() { close(done); wg.Wait() })
-}
-
-// dropIns returns a directory with the native plugins as binaries, and other
-// plugins.
-func dropIns(t *testing.T, others ...string) string {
-	t.Helper()
-	self, err := os.Executable()
-	require.NoError(t, err)
-	dir := t.TempDir()
-	for name := range builtin.Plugins {
-		require.NoError(t, os.Symlink(self, filepath.Join(dir, name)))
-	}
-	require.NoError(t, fakeplugin.Install(dir, others...))
-	return dir
+	h.T.Cleanup(func() { close(done); wg.Wait() })
 }
 
 // TestStream: a UDP client that keeps sending to a host port prevents neither a
@@ -60,29 +46,29 @@ func dropIns(t *testing.T, others ...string) string {
 func TestStream(t *testing.T) {
 	unknownKey := map[string]any{"type": "tuning", "aKeyOfTomorrow": true}
 	for name, c := range map[string]struct {
-		way
+		testbed.Way
 		dropIns bool
 		extra   map[string]any
 	}{
-		"exec iptables":  {way: execTables},
-		"exec nftables":  {way: execNFT},
-		"drop-in":        {way: way{configurator.EngineExec, ""}, dropIns: true},
-		"mixed":          {way: native, extra: unknownKey},
-		"mixed iptables": {way: nativeTables, extra: unknownKey},
-		"native":         {way: native},
+		"exec iptables":  {Way: testbed.ExecTables},
+		"exec nftables":  {Way: testbed.ExecNFT},
+		"drop-in":        {Way: testbed.Way{Engine: configurator.EngineExec}, dropIns: true},
+		"mixed":          {Way: testbed.Native, extra: unknownKey},
+		"mixed iptables": {Way: testbed.NativeTables, extra: unknownKey},
+		"native":         {Way: testbed.Native},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dirs := []string{pluginDir, dropInsFor(t, c.dropIns)}
+			dirs := []string{testbed.PluginDir, dropInsFor(t, c.dropIns)}
 			if c.dropIns {
 				slices.Reverse(dirs)
 			}
-			h := newHost(t, c.engine, func(cfg *configurator.Config) { cfg.PluginDirs, cfg.Retry.Attempts = dirs, 1 })
-			plugins := chain("bridge", dual, c.backend)
+			h := newHost(t, c.Engine, func(cfg *configurator.Config) { cfg.PluginDirs, cfg.Retry.Attempts = dirs, 1 })
+			plugins := testbed.Chain("bridge", testbed.Dual, c.Backend)
 			if c.extra != nil {
 				plugins = slices.Insert(plugins, 2, c.extra)
 			}
-			h.network("net", plugins...)
-			h.network("broken", append(plugins, map[string]any{
+			h.Network("net", plugins...)
+			h.Network("broken", append(plugins, map[string]any{
 				"type": "one", "fake": fakeplugin.Config{
 					Log: filepath.Join(t.TempDir(), "log"), On: map[string]fakeplugin.Behaviour{"ADD": {Code: 100, Msg: "made to fail"}},
 				},
@@ -97,7 +83,7 @@ func TestStream(t *testing.T) {
 func dropInsFor(t *testing.T, wanted bool) string {
 	t.Helper()
 	if wanted {
-		return dropIns(t, "one")
+		return testbed.DropIns(t, "one")
 	}
 	dir := t.TempDir()
 	require.NoError(t, fakeplugin.Install(dir, "one"))
@@ -105,22 +91,22 @@ func dropInsFor(t *testing.T, wanted bool) string {
 }
 
 func testStream(t *testing.T, h *host) {
-	setSysctls(t, "", quick)
+	testbed.SetSysctls(t, "", testbed.Quick)
 	ports := []portmap.Port{{Value: 8080, To: 80, Protocols: []string{"udp"}}}
-	first, second, broken := h.alloc("first"), h.alloc("second"), h.alloc("broken")
+	first, second, broken := h.Alloc("first"), h.Alloc("second"), h.Alloc("broken")
 	for _, a := range []*configurator.Allocation{&first, &second, &broken} {
 		a.Networks, a.Ports = []string{"net"}, ports
-		h.inNew(*a, func() { serve(t, a.Netns, "udp", 80, a.ID) })
+		h.InNew(*a, func() { testbed.Serve(t, a.Netns, "udp", 80, a.ID) })
 	}
 	broken.Networks = []string{"broken"}
-	h.stream(at(host4.Addr(), 8080))
-	h.stream(at(host6.Addr(), 8080))
+	h.stream(testbed.At(testhost.Host4.Addr(), 8080))
+	h.stream(testbed.At(testhost.Host6.Addr(), 8080))
 	for _, a := range []configurator.Allocation{first, second} {
-		h.setUp(a)
-		requireAnswer(t, h.outside.Path(), "udp", hostPort(host4, 8080), a.ID)
-		h.tearDown(a)
+		h.SetUp(a)
+		testbed.RequireAnswer(t, h.Outside.Path(), "udp", testbed.HostPort(testhost.Host4, 8080), a.ID)
+		h.TearDown(a)
 	}
-	_, err := h.Setup(h.ctx(), broken)
+	_, err := h.Setup(h.Context(), broken)
 	require.ErrorContains(t, err, "made to fail")
 	require.NotErrorIs(t, err, configurator.ErrIncomplete)
 }

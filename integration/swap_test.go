@@ -8,6 +8,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/testing/testbed"
 	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -15,14 +16,14 @@ import (
 // TestSwappedNetns: the path of a namespace alternates between it and the
 // host's. Setup works in the namespace, and never in the host's.
 func TestSwappedNetns(t *testing.T) {
-	each(t, engines, func(t *testing.T, w way) {
-		h := newHost(t, w.engine, func(c *configurator.Config) { c.Network = "net" })
-		h.network("net", chain("bridge", families{v4: "10.77.0.0/24"}, w.backend)...)
-		a := h.alloc("swapped")
+	testbed.Each(t, testbed.Engines, func(t *testing.T, w testbed.Way) {
+		h := newHost(t, w.Engine, func(c *configurator.Config) { c.Network = "net" })
+		h.Network("net", testbed.Chain("bridge", testbed.Families{V4: "10.77.0.0/24"}, w.Backend)...)
+		a := h.Alloc("swapped")
 		real := a.Netns
 		a.Netns = testhost.Swapped(t, real)
 		for set := 0; set < 5; {
-			_, err := h.Setup(h.ctx(), a)
+			_, err := h.Setup(h.Context(), a)
 			if errors.Is(err, sandbox.ErrHostNamespace) {
 				continue
 			}
@@ -30,11 +31,11 @@ func TestSwappedNetns(t *testing.T) {
 			set++
 			_, err = netlink.LinkByName("eth0")
 			require.ErrorAs(t, err, &netlink.LinkNotFoundError{}, "on the host")
-			within(t, real, func() error {
+			testbed.Within(t, real, func() error {
 				_, err := netlink.LinkByName("eth0")
 				return err
 			})
-			h.tearDown(a)
+			h.TearDown(a)
 		}
 	})
 }

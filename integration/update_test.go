@@ -1,23 +1,19 @@
 package integration
 
 import (
-	"io"
 	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/testing/testbed"
+	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/portmap"
 )
-
-func tcpPort(value, to int) portmap.Port {
-	return portmap.Port{Value: value, To: to, Protocols: []string{"tcp"}}
-}
 
 // TestUpdate publishes and unpublishes host ports of an allocation while clients use it.
 func TestUpdate(t *testing.T) {
@@ -28,88 +24,64 @@ func TestUpdate(t *testing.T) {
 
 func testUpdate(t *testing.T, main string) {
 	h := newHost(t, configurator.EngineNative)
-	h.network("net", chain(main, dual, "")...)
-	a := h.alloc("a")
-	a.Ports = []portmap.Port{tcpPort(8080, 80), tcpPort(8081, 81)}
-	h.inNew(a, func() {
-		serveStreams(t, a.Netns)
-		serve(t, a.Netns, "tcp", 81, "eighty-one")
-		serve(t, a.Netns, "tcp", 82, "eighty-two")
-		serve(t, a.Netns, "udp", 81, "datagram")
+	h.Network("net", testbed.Chain(main, testbed.Dual, "")...)
+	a := h.Alloc("a")
+	a.Ports = []portmap.Port{testbed.TCPPort(8080, 80), testbed.TCPPort(8081, 81)}
+	h.InNew(a, func() {
+		testbed.ServeStreams(t, a.Netns)
+		testbed.Serve(t, a.Netns, "tcp", 81, "eighty-one")
+		testbed.Serve(t, a.Netns, "tcp", 82, "eighty-two")
+		testbed.Serve(t, a.Netns, "udp", 81, "datagram")
 	})
-	h.setUp(a)
-	outside, kept := h.outside.Path(), h.echo(hostPort(host4, 8080))
-	for _, host := range []string{hostPort(host4, 8081), hostPort(host6, 8081)} {
-		requireAnswer(t, outside, "tcp", host, "eighty-one")
+	h.SetUp(a)
+	outside, kept := h.Outside.Path(), h.Echo(testbed.HostPort(testhost.Host4, 8080))
+	for _, host := range []string{testbed.HostPort(testhost.Host4, 8081), testbed.HostPort(testhost.Host6, 8081)} {
+		testbed.RequireAnswer(t, outside, "tcp", host, "eighty-one")
 	}
 
-	s, err := h.Update(h.ctx(), a.ID, configurator.Change{
-		Unpublish: []portmap.Port{tcpPort(8081, 0)},
-		Publish:   []portmap.Port{tcpPort(8082, 82), {Value: 8083, To: 81, Protocols: []string{"udp"}}},
+	s, err := h.Update(h.Context(), a.ID, configurator.Change{
+		Unpublish: []portmap.Port{testbed.TCPPort(8081, 0)},
+		Publish:   []portmap.Port{testbed.TCPPort(8082, 82), {Value: 8083, To: 81, Protocols: []string{"udp"}}},
 	})
 	require.NoError(t, err)
 	require.Len(t, s.Ports, 3)
-	for _, host := range []string{host4.Addr().String(), host6.Addr().String()} {
-		requireRefused(t, outside, "tcp", net.JoinHostPort(host, "8081"))
-		requireAnswer(t, outside, "tcp", net.JoinHostPort(host, "8082"), "eighty-two")
-		requireAnswer(t, outside, "udp", net.JoinHostPort(host, "8083"), "datagram")
-		requireAnswer(t, "", "tcp", net.JoinHostPort(host, "8082"), "eighty-two")
+	for _, host := range []string{testhost.Host4.Addr().String(), testhost.Host6.Addr().String()} {
+		testbed.RequireRefused(t, outside, "tcp", net.JoinHostPort(host, "8081"))
+		testbed.RequireAnswer(t, outside, "tcp", net.JoinHostPort(host, "8082"), "eighty-two")
+		testbed.RequireAnswer(t, outside, "udp", net.JoinHostPort(host, "8083"), "datagram")
+		testbed.RequireAnswer(t, "", "tcp", net.JoinHostPort(host, "8082"), "eighty-two")
 	}
-	requireAnswer(t, "", "tcp", "127.0.0.1:8082", "eighty-two")
+	testbed.RequireAnswer(t, "", "tcp", "127.0.0.1:8082", "eighty-two")
 	require.NoError(t, kept(), "the connection to a port that stays goes on")
-	require.NoError(t, h.CheckOnly(h.ctx(), a))
+	require.NoError(t, h.CheckOnly(h.Context(), a))
 
-	require.NoError(t, command("nft", "flush", "ruleset"))
-	_, err = h.Repair(h.ctx())
+	require.NoError(t, testbed.Command("nft", "flush", "ruleset"))
+	_, err = h.Repair(h.Context())
 	require.NoError(t, err)
-	requireAnswer(t, outside, "tcp", hostPort(host4, 8082), "eighty-two")
-	requireRefused(t, outside, "tcp", hostPort(host4, 8081))
+	testbed.RequireAnswer(t, outside, "tcp", testbed.HostPort(testhost.Host4, 8082), "eighty-two")
+	testbed.RequireRefused(t, outside, "tcp", testbed.HostPort(testhost.Host4, 8081))
 
-	ending := h.echo(hostPort(host4, 8080))
-	_, err = h.Update(h.ctx(), a.ID, configurator.Change{Unpublish: []portmap.Port{{Value: 8080}, {Value: 8082}, {Value: 8083}}})
+	ending := h.Echo(testbed.HostPort(testhost.Host4, 8080))
+	_, err = h.Update(h.Context(), a.ID, configurator.Change{Unpublish: []portmap.Port{{Value: 8080}, {Value: 8082}, {Value: 8083}}})
 	require.NoError(t, err)
 	require.Error(t, ending(), "the connection to a port that goes ends")
-	requireRefused(t, outside, "tcp", hostPort(host4, 8082))
-	h.tearDown(a)
-}
-
-// echo opens a connection from outside to a server of serveStreams. The result sends a byte
-// and awaits it.
-func (h *host) echo(to string) func() error {
-	h.t.Helper()
-	var c net.Conn
-	within(h.t, h.outside.Path(), func() (err error) {
-		c, err = net.DialTimeout("tcp", to, timeout)
-		return err
-	})
-	h.t.Cleanup(func() { c.Close() })
-	send := func() error {
-		if err := c.SetDeadline(time.Now().Add(timeout)); err != nil {
-			return err
-		}
-		if _, err := c.Write([]byte("?")); err != nil {
-			return err
-		}
-		_, err := io.ReadFull(c, make([]byte, 1))
-		return err
-	}
-	require.NoError(h.t, send())
-	return send
+	testbed.RequireRefused(t, outside, "tcp", testbed.HostPort(testhost.Host4, 8082))
+	h.TearDown(a)
 }
 
 // TestUpdateIsAtomic: while a host port is led from one server to another and back, every
 // connect is answered by one of them.
 func TestUpdateIsAtomic(t *testing.T) {
 	h := newHost(t, configurator.EngineNative)
-	h.network("net", chain("bridge", dual, "")...)
-	a := h.alloc("a")
-	a.Ports = []portmap.Port{tcpPort(8080, 81)}
-	h.inNew(a, func() {
-		serve(t, a.Netns, "tcp", 81, "eighty-one")
-		serve(t, a.Netns, "tcp", 82, "eighty-two")
+	h.Network("net", testbed.Chain("bridge", testbed.Dual, "")...)
+	a := h.Alloc("a")
+	a.Ports = []portmap.Port{testbed.TCPPort(8080, 81)}
+	h.InNew(a, func() {
+		testbed.Serve(t, a.Netns, "tcp", 81, "eighty-one")
+		testbed.Serve(t, a.Netns, "tcp", 82, "eighty-two")
 	})
-	h.setUp(a)
-	requireAnswer(t, h.outside.Path(), "tcp", hostPort(host4, 8080), "eighty-one")
+	h.SetUp(a)
+	testbed.RequireAnswer(t, h.Outside.Path(), "tcp", testbed.HostPort(testhost.Host4, 8080), "eighty-one")
 
 	var asked [2]atomic.Int64 // answers of the two servers
 	stop := make(chan struct{})
@@ -121,7 +93,7 @@ func TestUpdateIsAtomic(t *testing.T) {
 				return
 			default:
 			}
-			answer, err := ask(timeout, h.outside.Path(), "tcp", hostPort(host4, 8080))
+			answer, err := testbed.Ask(testbed.Timeout, h.Outside.Path(), "tcp", testbed.HostPort(testhost.Host4, 8080))
 			if err != nil {
 				t.Errorf("after %d and %d answers: %v", asked[0].Load(), asked[1].Load(), err)
 				return
@@ -131,12 +103,12 @@ func TestUpdateIsAtomic(t *testing.T) {
 	})
 	enough := func() bool { return t.Failed() || asked[0].Load() >= 20 && asked[1].Load() >= 20 }
 	for i := 0; i < 100 || !enough(); i++ {
-		_, err := h.Update(h.ctx(), a.ID, configurator.Change{
-			Unpublish: []portmap.Port{tcpPort(8080, 0)}, Publish: []portmap.Port{tcpPort(8080, 82-i%2)},
+		_, err := h.Update(h.Context(), a.ID, configurator.Change{
+			Unpublish: []portmap.Port{testbed.TCPPort(8080, 0)}, Publish: []portmap.Port{testbed.TCPPort(8080, 82-i%2)},
 		})
 		require.NoError(t, err)
 	}
 	close(stop)
 	asking.Wait()
-	h.tearDown(a)
+	h.TearDown(a)
 }

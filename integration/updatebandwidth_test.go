@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/testing/testbed"
+	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -30,11 +32,11 @@ func TestUpdateBandwidth(t *testing.T) {
 
 func testUpdateBandwidth(t *testing.T, main string) {
 	h := newHost(t, configurator.EngineNative)
-	h.network("net", append(chain(main, dual, ""), map[string]any{"type": "bandwidth", "capabilities": map[string]bool{"bandwidth": true}})...)
-	a := h.alloc("a")
-	a.Ports = []portmap.Port{tcpPort(8080, 80)}
-	h.inNew(a, func() { serveStreams(t, a.Netns) })
-	h.setUp(a)
+	h.Network("net", append(testbed.Chain(main, testbed.Dual, ""), map[string]any{"type": "bandwidth", "capabilities": map[string]bool{"bandwidth": true}})...)
+	a := h.Alloc("a")
+	a.Ports = []portmap.Port{testbed.TCPPort(8080, 80)}
+	h.InNew(a, func() { testbed.ServeStreams(t, a.Netns) })
+	h.SetUp(a)
 	c := h.transfer()
 
 	for name, limits := range map[string]configurator.Bandwidth{
@@ -57,22 +59,22 @@ func testUpdateBandwidth(t *testing.T, main string) {
 	both := configurator.Bandwidth{IngressRate: 80_000 * kilobit, IngressBurst: 8000 * kilobit, EgressRate: 80_000 * kilobit, EgressBurst: 8000 * kilobit}
 	h.setLimits(a, both)
 	c.echo(500_000)
-	require.NoError(t, command("nft", "flush", "ruleset"))
-	report, err := h.Repair(h.ctx())
+	require.NoError(t, testbed.Command("nft", "flush", "ruleset"))
+	report, err := h.Repair(h.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{"a"}, report.Repaired)
 	a.Bandwidth = &both
-	require.False(t, h.setUp(a).SetUpAgain)
+	require.False(t, h.SetUp(a).SetUpAgain)
 	c.echo(500_000)
-	h.tearDown(a)
+	h.TearDown(a)
 }
 
 // setLimits changes the limits of an allocation, which stays healthy.
 func (h *host) setLimits(a configurator.Allocation, limits configurator.Bandwidth) {
-	h.t.Helper()
-	_, err := h.Update(h.ctx(), a.ID, configurator.Change{Bandwidth: &limits})
-	require.NoError(h.t, err)
-	require.NoError(h.t, h.CheckOnly(h.ctx(), a))
+	h.T.Helper()
+	_, err := h.Update(h.Context(), a.ID, configurator.Change{Bandwidth: &limits})
+	require.NoError(h.T, err)
+	require.NoError(h.T, h.CheckOnly(h.Context(), a))
 }
 
 // stream is a connection from outside to a server of serveStreams.
@@ -83,13 +85,13 @@ type stream struct {
 
 // transfer opens a connection to host port 8080.
 func (h *host) transfer() *stream {
-	h.t.Helper()
-	s := &stream{t: h.t}
-	within(h.t, h.outside.Path(), func() (err error) {
-		s.Conn, err = net.DialTimeout("tcp", hostPort(host4, 8080), timeout)
+	h.T.Helper()
+	s := &stream{t: h.T}
+	testbed.Within(h.T, h.Outside.Path(), func() (err error) {
+		s.Conn, err = net.DialTimeout("tcp", testbed.HostPort(testhost.Host4, 8080), testbed.Timeout)
 		return err
 	})
-	h.t.Cleanup(func() { s.Close() })
+	h.T.Cleanup(func() { s.Close() })
 	return s
 }
 

@@ -11,50 +11,54 @@ import (
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+	"github.com/allocnet/allocnet/internal/testing/testbed"
+	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/portmap"
 )
 
 // TestEmbeddedNetworkWasABridge: allocations of the time when the embedded network was a
 // bridge live on beside new ones, which are routed.
-func TestEmbeddedNetworkWasABridge(t *testing.T) { each(t, engines, testEmbeddedNetworkWasABridge) }
+func TestEmbeddedNetworkWasABridge(t *testing.T) {
+	testbed.Each(t, testbed.Engines, testEmbeddedNetworkWasABridge)
+}
 
-func testEmbeddedNetworkWasABridge(t *testing.T, w way) {
-	h := newHost(t, w.engine, func(c *configurator.Config) { c.Network = "allocnet" })
-	bridge := chain("bridge", families{"10.202.0.0/16", "fd0a:110c:2e7::/64"}, w.backend)
+func testEmbeddedNetworkWasABridge(t *testing.T, w testbed.Way) {
+	h := newHost(t, w.Engine, func(c *configurator.Config) { c.Network = "allocnet" })
+	bridge := testbed.Chain("bridge", testbed.Families{V4: "10.202.0.0/16", V6: "fd0a:110c:2e7::/64"}, w.Backend)
 	bridge[1]["bridge"] = "allocnet0"
 	bridge[1]["ipam"].(map[string]any)["dataDir"] = filepath.Join(configurator.DefaultStateDir, "leases")
-	if w.engine == configurator.EngineExec {
+	if w.Engine == configurator.EngineExec {
 		bridge[2]["iptablesAdminChainName"] = "ALLOCNET-ADMIN"
 	}
-	h.network("allocnet", bridge...)
-	before := h.alloc("before")
+	h.Network("allocnet", bridge...)
+	before := h.Alloc("before")
 	before.Ports = []portmap.Port{{Value: 8080, To: 80}}
-	old := h.setUp(before)
+	old := h.SetUp(before)
 
-	require.NoError(t, os.Remove(filepath.Join(h.conf, "allocnet.conflist")))
-	after := h.alloc("after")
+	require.NoError(t, os.Remove(filepath.Join(h.ConfDir, "allocnet.conflist")))
+	after := h.Alloc("after")
 	after.Ports = []portmap.Port{{Value: 9090, To: 80}}
-	routed := h.setUp(after)
+	routed := h.SetUp(after)
 	require.NotEqual(t, old.Address, routed.Address)
 	require.NotEqual(t, old.AddressIPv6, routed.AddressIPv6)
-	h.withoutSlots()
+	h.WithoutSlots()
 	leases, err := filepath.Glob(configurator.DefaultStateDir + "/leases/allocnet/10.*")
 	require.NoError(t, err)
 	require.Len(t, leases, 2, "both are in one directory")
 
-	serve(t, before.Netns, "tcp", 80, "before")
-	serve(t, after.Netns, "tcp", 80, "after")
+	testbed.Serve(t, before.Netns, "tcp", 80, "before")
+	testbed.Serve(t, after.Netns, "tcp", 80, "after")
 	requireReached := func(s *configurator.Status, name string, port int, from ...string) {
 		t.Helper()
 		for _, address := range []string{s.Address, s.AddressIPv6} {
-			requireAnswer(t, "", "tcp", net.JoinHostPort(address, "80"), name)
+			testbed.RequireAnswer(t, "", "tcp", net.JoinHostPort(address, "80"), name)
 		}
-		for _, netns := range append(from, "", h.outside.Path()) {
-			for _, address := range []netip.Prefix{host4, host6} {
-				requireAnswer(t, netns, "tcp", hostPort(address, port), name)
+		for _, netns := range append(from, "", h.Outside.Path()) {
+			for _, address := range []netip.Prefix{testhost.Host4, testhost.Host6} {
+				testbed.RequireAnswer(t, netns, "tcp", testbed.HostPort(address, port), name)
 			}
 		}
-		requireAnswer(t, "", "tcp", hostPort(netip.MustParsePrefix("127.0.0.1/32"), port), name)
+		testbed.RequireAnswer(t, "", "tcp", testbed.HostPort(netip.MustParsePrefix("127.0.0.1/32"), port), name)
 	}
 	requireReached(old, "before", 8080, before.Netns, after.Netns)
 	requireReached(routed, "after", 9090, before.Netns, after.Netns)
@@ -62,16 +66,16 @@ func testEmbeddedNetworkWasABridge(t *testing.T, w way) {
 	// The bridge's allocations look for the others on the bridge, where the host answers
 	// only if it is told to.
 	toRouted := net.JoinHostPort(routed.Address, "80")
-	requireSilence(t, before.Netns, "tcp", toRouted)
+	testbed.RequireSilence(t, before.Netns, "tcp", toRouted)
 	require.NoError(t, rtnl.SetSysctl("net/ipv4/conf/allocnet0/proxy_arp", "1"))
-	requireAnswer(t, before.Netns, "tcp", toRouted, "after")
-	requireAnswer(t, after.Netns, "tcp", net.JoinHostPort(old.Address, "80"), "before")
+	testbed.RequireAnswer(t, before.Netns, "tcp", toRouted, "after")
+	testbed.RequireAnswer(t, after.Netns, "tcp", net.JoinHostPort(old.Address, "80"), "before")
 
 	for _, a := range []configurator.Allocation{before, after} {
-		require.NoError(t, h.Check(h.ctx(), a))
+		require.NoError(t, h.Check(h.Context(), a))
 	}
-	require.Equal(t, old, h.setUp(before), "it is not attached again")
-	h.tearDown(before)
+	require.Equal(t, old, h.SetUp(before), "it is not attached again")
+	h.TearDown(before)
 	requireReached(routed, "after", 9090, after.Netns) // the bridge and its address stay
-	h.tearDown(after)
+	h.TearDown(after)
 }

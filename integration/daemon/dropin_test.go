@@ -1,0 +1,153 @@
+package daemon
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	gocni "github.com/containerd/go-cni"
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/testing/testbed"
+	"github.com/allocnet/allocnet/internal/testing/testhost"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+// dropInDir installs the plugins for a runtime as links to the shim, with the command.
+// The program that works without a daemon is beside the shim only after enable.
+func dropInDir(t *testing.T) (dir string, enable func()) {
+	t.Helper()
+	bin, dir := t.TempDir(), t.TempDir()
+	c := exec.Command("go", "build", "-o", bin, "../../cmd/allocnet", "../../cmd/allocnet-plugins")
+	c.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := c.CombinedOutput()
+	require.NoError(t, err, string(out))
+	out, err = exec.Command("make", "-C", "../..", "shim", "BIN="+bin).CombinedOutput()
+	require.NoError(t, err, string(out))
+	out, err = exec.Command(filepath.Join(bin, "allocnet"), "plugins", "install", dir, "--daemon").CombinedOutput()
+	require.NoError(t, err, string(out))
+	require.Contains(t, string(out), "lead to "+bin+"/allocnet-plugins-shim")
+	program := filepath.Join(bin, "allocnet-plugins")
+	require.NoError(t, os.Rename(program, program+".away"))
+	return dir, func() { require.NoError(t, os.Rename(program+".away", program)) }
+}
+
+// dropInUser is a runtime with go-cni, as containerd has it.
+type dropInUser struct {
+	gocni.CNI
+	t testing.TB
+	h *host
+}
+
+func (h *host) dropInUser(dir string) *dropInUser {
+	h.T.Helper()
+	plugins := testbed.Chain("bridge", testbed.Dual, "")
+	list, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": "net", "plugins": plugins})
+	require.NoError(h.T, err)
+	cni, err := gocni.New(gocni.WithPluginDir([]string{dir}), gocni.WithConfListBytes(list))
+	require.NoError(h.T, err)
+	return &dropInUser{cni, h.T, h}
+}
+
+// container is a container that answers with its name at a port of the host.
+func (u *dropInUser) container(i int) *dropInContainer {
+	u.t.Helper()
+	c := &dropInContainer{id: fmt.Sprintf("c%d", i), port: 8080 + i}
+	s, err := sandbox.Create(c.id)
+	require.NoError(u.t, err)
+	u.t.Cleanup(func() { _ = s.Destroy() }) // needed only after a failure
+	c.sandbox, c.options = s, gocni.WithCapabilityPortMap([]gocni.PortMapping{{HostPort: int32(c.port), ContainerPort: 80, Protocol: "tcp"}})
+	testbed.Serve(u.t, s.Path(), "tcp", 80, c.id)
+	return c
+}
+
+type dropInContainer struct {
+	id      string
+	port    int
+	sandbox *sandbox.Sandbox
+	options gocni.NamespaceOpts
+}
+
+func (u *dropInUser) add(c *dropInContainer) error {
+	_, err := u.Setup(u.t.Context(), c.id, c.sandbox.Path(), c.options)
+	return err
+}
+
+func (u *dropInUser) check(c *dropInContainer) error {
+	return u.Check(u.t.Context(), c.id, c.sandbox.Path(), c.options)
+}
+
+func (u *dropInUser) remove(c *dropInContainer) error {
+	return errors.Join(u.Remove(u.t.Context(), c.id, c.sandbox.Path(), c.options), c.sandbox.Destroy())
+}
+
+func (u *dropInUser) requireAnswer(c *dropInContainer) {
+	u.t.Helper()
+	testbed.RequireAnswer(u.t, u.h.Outside.Path(), "tcp", testbed.HostPort(testhost.Host4, c.port), c.id)
+	testbed.RequireAnswer(u.t, u.h.Outside.Path(), "tcp", testbed.HostPort(testhost.Host6, c.port), c.id)
+}
+
+// TestDaemonDropIns runs containers whose plugins the daemon runs; it sets up and checks
+// several at the same time. What it has set up, the plugins check and remove without it,
+// and it checks and removes what they have set up.
+func TestDaemonDropIns(t *testing.T) {
+	h := newHost(t, testbed.Native.Engine)
+	dir, enable := dropInDir(t)
+	u := h.dropInUser(dir)
+	containers := make([]*dropInContainer, 6)
+	for i := range containers {
+		containers[i] = u.container(i)
+	}
+	early, late := containers[:4], containers[4:]
+	require.Error(t, u.add(early[0]), "nothing runs the plugins yet")
+	d := h.startDaemon("")
+	require.NoError(t, atOnce(early, u.add))
+	for _, c := range early {
+		u.requireAnswer(c)
+	}
+	require.NoError(t, atOnce(early, u.check))
+	require.NoError(t, atOnce(early[:1], u.remove))
+	d.term()
+
+	enable()
+	require.NoError(t, u.check(early[1]))
+	require.NoError(t, atOnce(early[1:3], u.remove))
+	testbed.RequireRefused(t, h.Outside.Path(), "tcp", testbed.HostPort(testhost.Host4, early[1].port))
+	require.NoError(t, atOnce(late, u.add))
+	d.begin()
+	d.told("READY=1")
+	for _, c := range append(late, early[3]) {
+		require.NoError(t, u.check(c))
+		u.requireAnswer(c)
+	}
+	require.NoError(t, atOnce(append(late, early[3]), u.remove))
+	entries, err := os.ReadDir("/var/lib/cni/networks/net")
+	require.NoError(t, err)
+	for _, e := range entries {
+		require.False(t, strings.HasPrefix(e.Name(), "10."), "%s is still leased", e.Name())
+	}
+}
+
+// atOnce calls a function for all containers at the same time.
+func atOnce(containers []*dropInContainer, do func(*dropInContainer) error) error {
+	errs := make(chan error)
+	for _, c := range containers {
+		go func() {
+			err := do(c)
+			if err != nil {
+				err = fmt.Errorf("%s: %w", c.id, err)
+			}
+			errs <- err
+		}()
+	}
+	var all []error
+	for range containers {
+		all = append(all, <-errs)
+	}
+	return errors.Join(all...)
+}

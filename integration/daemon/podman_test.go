@@ -1,0 +1,183 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/internal/testing/testbed"
+	"github.com/allocnet/allocnet/internal/testing/testhost"
+)
+
+// podman is Podman with its CNI backend. Its containers run a program that
+// responds on port 80 with the name "web".
+type podman struct {
+	t    testing.TB
+	dir  string
+	args []string
+}
+
+// needPodman prepares the host for Podman. Call it before newHost.
+func needPodman(t *testing.T) {
+	t.Helper()
+	privhost.RequireRoot(t, "podman", "crun")
+	// crun supports one hierarchy of control groups, but not the mixture that
+	// some hosts have.
+	require.NoError(t, unix.Mount("cgroup2", "/sys/fs/cgroup", "cgroup2", 0, ""))
+	t.Cleanup(func() { require.NoError(t, unix.Unmount("/sys/fs/cgroup", unix.MNT_DETACH)) })
+}
+
+// newPodman returns a Podman with its own directories. confDir contains the
+// networks, and pluginDir their plugins.
+func newPodman(t *testing.T, confDir, pluginDir string) *podman {
+	t.Helper()
+	p := &podman{t: t, dir: t.TempDir()}
+	p.args = []string{"--root", p.dir + "/root", "--runroot", p.dir + "/run", "--tmpdir", p.dir + "/tmp", "--storage-driver", "vfs"}
+	t.Setenv("CONTAINERS_CONF", p.write("containers.conf", fmt.Sprintf(`[containers]
+default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
+[network]
+network_backend = "cni"
+network_config_dir = %q
+cni_plugin_dirs = [%q]
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "none"
+lock_type = "file"
+runtime = "crun"
+`, confDir, pluginDir)))
+	require.NoError(t, os.Mkdir(filepath.Join(p.dir, "rootfs"), 0o755))
+	c := exec.Command("go", "build", "-o", filepath.Join(p.dir, "rootfs", "web"), p.write("web.go", webProgram))
+	c.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := c.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return p
+}
+
+const webProgram = `package main
+
+import (
+	"fmt"
+	"net"
+)
+
+func main() {
+	l, err := net.Listen("tcp", ":80")
+	for err == nil {
+		var c net.Conn
+		if c, err = l.Accept(); err == nil {
+			host, _, _ := net.SplitHostPort(c.RemoteAddr().String())
+			fmt.Fprint(c, "web ", host)
+			c.Close()
+		}
+	}
+	panic(err)
+}
+`
+
+func (p *podman) write(name, text string) string {
+	p.t.Helper()
+	path := filepath.Join(p.dir, name)
+	require.NoError(p.t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+// do runs a Podman command, which must succeed.
+func (p *podman) do(args ...string) string {
+	p.t.Helper()
+	c := exec.Command("podman", append(p.args, args...)...)
+	out, err := c.CombinedOutput()
+	require.NoError(p.t, err, "podman %s: %s", strings.Join(args, " "), out)
+	return string(out)
+}
+
+// TestPodman runs a container with a published port on two networks, with the
+// drop-in plugins and with the daemon's plugin. The port responds as long as
+// the container is on one of the networks.
+func TestPodman(t *testing.T) {
+	t.Run("drop-in", func(t *testing.T) {
+		needPodman(t)
+		h := newHost(t, testbed.Native.Engine)
+		h.Network("net", testbed.Chain("bridge", testbed.Dual, "")[1:]...)
+		h.Network("back", testbed.Chain("ptp", testbed.Families{V4: "10.98.0.0/24", V6: "fd00:98::/64"}, "")[1:]...)
+		p := newPodman(t, h.ConfDir, testbed.DropIns(t))
+		testPodman(h, p)
+		testPodmanNetwork(h, p)
+	})
+	t.Run("daemon", func(t *testing.T) {
+		needPodman(t)
+		r := newCNI(t)
+		r.h.Network("back", testbed.Chain("ptp", testbed.Families{V4: "10.98.0.0/24", V6: "fd00:98::/64"}, "")...)
+		r.list("net", "1.0.0", r.ours("delegate", "net"))
+		r.list("back", "1.0.0", r.ours("delegate", "back"))
+		r.begin()
+		r.told("READY=1")
+		testPodman(r.h, newPodman(t, r.conf, r.bin))
+		require.Empty(t, r.h.phases())
+	})
+}
+
+// runWeb runs the container "web", whose port is published as 8080.
+func (p *podman) runWeb(networks string) {
+	p.t.Helper()
+	p.do("run", "--detach", "--name", "web", "--network", networks, "--publish", "8080:80", "--cgroups", "disabled",
+		"--security-opt", "seccomp=unconfined", "--log-driver", "none", "--rootfs", filepath.Join(p.dir, "rootfs"), "/web")
+}
+
+// requireWeb waits until the container "web" responds.
+func (h *host) requireWeb() {
+	h.T.Helper()
+	// The program refuses connections until it has started.
+	require.Eventually(h.T, func() bool {
+		_, err := testbed.Ask(testbed.Timeout, h.Outside.Path(), "tcp", testbed.HostPort(testhost.Host4, 8080))
+		return !errors.Is(err, unix.ECONNREFUSED)
+	}, time.Minute, 10*time.Millisecond)
+	testbed.RequireAnswer(h.T, h.Outside.Path(), "tcp", testbed.HostPort(testhost.Host4, 8080), "web")
+}
+
+func testPodman(h *host, p *podman) {
+	answers := h.requireWeb
+	p.runWeb("net,back")
+	answers()
+	for _, network := range []string{"net", "back"} {
+		p.do("network", "disconnect", network, "web")
+		answers()
+		p.do("network", "connect", network, "web")
+		answers()
+	}
+	p.do("restart", "--time", "1", "web")
+	answers()
+	p.do("kill", "web")
+	p.do("wait", "web")
+	p.do("start", "web")
+	answers()
+	p.do("rm", "--force", "--time", "1", "web")
+	testbed.RequireRefused(h.T, h.Outside.Path(), "tcp", testbed.HostPort(testhost.Host4, 8080))
+}
+
+// testPodmanNetwork runs a container on a network whose configuration Podman writes. With
+// the network, Podman deletes the bridge that the plugin made.
+func testPodmanNetwork(h *host, p *podman) {
+	p.do("network", "create", "--disable-dns", "--subnet", "10.97.0.0/24", "--label", "app=web", "own")
+	conf, err := os.ReadFile(filepath.Join(h.ConfDir, "own.conflist"))
+	require.NoError(h.T, err)
+	for _, plugin := range []string{"bridge", "portmap", "firewall", "tuning"} {
+		require.Contains(h.T, string(conf), `"type": "`+plugin+`"`)
+	}
+	p.runWeb("own")
+	h.requireWeb()
+	require.Equal(h.T, "10.97.0.2", strings.TrimSpace(p.do("inspect", "--format", "{{.NetworkSettings.Networks.own.IPAddress}}", "web")))
+	p.do("rm", "--force", "--time", "1", "web")
+	testbed.RequireRefused(h.T, h.Outside.Path(), "tcp", testbed.HostPort(testhost.Host4, 8080))
+	bridges := linksOf(h.T, "bridge")
+	p.do("network", "rm", "own")
+	require.Len(h.T, linksOf(h.T, "bridge"), len(bridges)-1)
+}

@@ -1,0 +1,315 @@
+package policy
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/testing/testbed"
+	"github.com/allocnet/allocnet/internal/testing/testhost"
+	"github.com/allocnet/allocnet/policy"
+	"github.com/allocnet/allocnet/portmap"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+// policed returns a network whose allocations can have policies.
+func policed(main string, f testbed.Families) []map[string]any {
+	return append(testbed.Chain(main, f, ""), map[string]any{"type": "policy", "capabilities": map[string]bool{"policy": true}})
+}
+
+func mustPolicy(t testing.TB, text string) *policy.Policy {
+	t.Helper()
+	p, err := policy.Parse([]byte(text))
+	require.NoError(t, err)
+	return p
+}
+
+// TestPolicyBasic: an allocation reaches, and is reached by, what its policy allows.
+func TestPolicyBasic(t *testing.T) {
+	for _, main := range []string{"ptp", "bridge"} {
+		t.Run(main, func(t *testing.T) {
+			h := newHost(t, configurator.EngineNative)
+			testbed.SetSysctls(t, "", testbed.Quick)
+			h.Network("net", policed(main, testbed.Dual)...)
+			client, db, other := h.Alloc("client"), h.Alloc("db"), h.Alloc("other")
+			db.Labels = map[string]string{"app": "db"}
+			client.Policy = mustPolicy(t, `{"ingress":{"default":"deny"},"egress":{"default":"deny","rules":[{"peers":[{"labels":{"app":"db"}}],"services":[{"protocol":"tcp","ports":"80"}]}]}}`)
+			for _, a := range []configurator.Allocation{client, db, other} {
+				h.InNew(a, func() {
+					testbed.SetSysctls(t, a.Netns, testbed.Quick)
+					testbed.Serve(t, a.Netns, "tcp", 80, a.ID)
+					testbed.Serve(t, a.Netns, "tcp", 81, a.ID)
+				})
+			}
+			sc := h.SetUp(client)
+			sd, so := h.SetUp(db), h.SetUp(other)
+			require.NoError(t, h.CheckOnly(h.Context(), client))
+			addr := netip.MustParseAddr
+			for _, get := range []func(*configurator.Status) string{
+				func(s *configurator.Status) string { return s.Address }, func(s *configurator.Status) string { return s.AddressIPv6 },
+			} {
+				testbed.RequireAnswer(t, client.Netns, "tcp", testbed.At(addr(get(sd)), 80), "db")
+				testbed.RequireSilence(t, client.Netns, "tcp", testbed.At(addr(get(sd)), 81))
+				testbed.RequireSilence(t, client.Netns, "tcp", testbed.At(addr(get(so)), 80))
+				testbed.RequireSilence(t, other.Netns, "tcp", testbed.At(addr(get(sc)), 80))
+				testbed.RequireAnswer(t, "", "tcp", testbed.At(addr(get(sc)), 80), "client") // from the host
+				testbed.RequireAnswer(t, other.Netns, "tcp", testbed.At(addr(get(sd)), 80), "db")
+			}
+			h.TearDown(client, db, other)
+		})
+	}
+}
+
+// TestPolicyUpdate changes the policy and the labels of allocations while connections exist.
+func TestPolicyUpdate(t *testing.T) {
+	for _, main := range []string{"ptp", "bridge"} {
+		t.Run(main, func(t *testing.T) { testPolicyUpdate(t, main) })
+	}
+}
+
+func testPolicyUpdate(t *testing.T, main string) {
+	h := newHost(t, configurator.EngineNative)
+	testbed.SetSysctls(t, "", testbed.Quick)
+	h.Network("net", policed(main, testbed.Dual)...)
+	client, db := h.Alloc("client"), h.Alloc("db")
+	db.Ports = []portmap.Port{testbed.TCPPort(8080, 80)}
+	for _, a := range []configurator.Allocation{client, db} {
+		h.InNew(a, func() {
+			testbed.SetSysctls(t, a.Netns, testbed.Quick)
+			testbed.ServeStreams(t, a.Netns)
+			testbed.Serve(t, a.Netns, "tcp", 81, a.ID)
+		})
+	}
+	h.SetUp(client)
+	sd := h.SetUp(db)
+	addr := netip.MustParseAddr
+	update := func(id string, change configurator.Change) {
+		t.Helper()
+		_, err := h.Update(h.Context(), id, change)
+		require.NoError(t, err)
+		require.NoError(t, h.CheckOnly(h.Context(), map[string]configurator.Allocation{"client": client, "db": db}[id]))
+	}
+	testbed.RequireAnswer(t, client.Netns, "tcp", testbed.At(addr(sd.Address), 81), "db")
+	outside := h.Echo(testbed.HostPort(testhost.Host4, 8080))
+
+	update("db", configurator.Change{Policy: mustPolicy(t, `{"ingress":{"default":"deny","rules":[{"peers":[{"cidr":"`+testhost.Outside4.Masked().String()+`"}],"services":[{"protocol":"tcp","ports":"80"}]}]}}`)})
+	testbed.RequireSilence(t, client.Netns, "tcp", testbed.At(addr(sd.Address), 81))
+	testbed.RequireSilence(t, client.Netns, "tcp", testbed.At(addr(sd.AddressIPv6), 81))
+	require.NoError(t, outside(), "a connection that the policy allows goes on")
+	testbed.RequireSilence(t, h.Outside.Path(), "tcp", testbed.HostPort(testhost.Host6, 8080))
+
+	update("db", configurator.Change{Policy: mustPolicy(t, `{"ingress":{"default":"deny","rules":[{"peers":[{"labels":{"app":"web"}}]}]}}`)})
+	require.Error(t, outside(), "a connection that the policy denies ends")
+	testbed.RequireSilence(t, client.Netns, "tcp", testbed.At(addr(sd.Address), 81))
+	update("client", configurator.Change{Labels: map[string]*string{"app": new("web")}})
+	testbed.RequireAnswer(t, client.Netns, "tcp", testbed.At(addr(sd.Address), 81), "db")
+	testbed.RequireAnswer(t, client.Netns, "tcp", testbed.At(addr(sd.AddressIPv6), 81), "db")
+	update("client", configurator.Change{Labels: map[string]*string{"app": nil}})
+	testbed.RequireSilence(t, client.Netns, "tcp", testbed.At(addr(sd.Address), 81))
+	update("client", configurator.Change{Labels: map[string]*string{"app": new("web")}})
+
+	require.NoError(t, testbed.Command("nft", "flush", "ruleset"))
+	_, err := h.Repair(h.Context())
+	require.NoError(t, err)
+	testbed.RequireAnswer(t, client.Netns, "tcp", testbed.At(addr(sd.Address), 81), "db")
+	testbed.RequireSilence(t, h.Outside.Path(), "tcp", testbed.HostPort(testhost.Host4, 8080))
+
+	update("db", configurator.Change{Policy: &policy.Policy{}})
+	require.NoError(t, h.Echo(testbed.HostPort(testhost.Host4, 8080))())
+	h.TearDown(client, db)
+}
+
+// TestPolicyFlood: an allocation that sends without pause from before its ADD never gets a packet
+// past its policy: at the ADD, after a flush of the ruleset, during a Teardown. At the flush, packets
+// pass that are between the hooks of a bridge and those of IP.
+func TestPolicyFlood(t *testing.T) {
+	for _, main := range []string{"ptp", "bridge"} {
+		t.Run(main, func(t *testing.T) { testPolicyFlood(t, main) })
+	}
+}
+
+func testPolicyFlood(t *testing.T, main string) {
+	h := newHost(t, configurator.EngineNative)
+	testbed.SetSysctls(t, "", testbed.Quick)
+	h.Network("net", policed(main, testbed.V4Only)...)
+	sink := h.Alloc("sink")
+	var received atomic.Int64
+	h.InNew(sink, func() {
+		testbed.Within(t, sink.Netns, func() error {
+			c, err := net.ListenUDP("udp", &net.UDPAddr{Port: 9})
+			require.NoError(t, err)
+			t.Cleanup(func() { c.Close() })
+			go countPackets(c, &received)
+			return nil
+		})
+	})
+	ss := h.SetUp(sink)
+	to := testbed.At(netip.MustParseAddr(ss.Address), 9)
+	round := 0
+	attack := func(during func(a configurator.Allocation)) {
+		a := h.Alloc(fmt.Sprint("a", round))
+		round++
+		a.Policy = mustPolicy(t, `{"egress":{"default":"deny"},"ingress":{"default":"deny"}}`)
+		stop := flood(t, a.Netns, to)
+		h.SetUp(a)
+		during(a)
+		require.NoError(t, h.CheckOnly(h.Context(), a))
+		h.TearDown(a)
+		require.Positive(t, stop())
+	}
+	for range 5 {
+		attack(func(configurator.Allocation) {})
+	}
+	require.Zero(t, received.Load(), "packets that a policy denies")
+	const flushes = 5
+	for range flushes {
+		attack(func(configurator.Allocation) {
+			require.NoError(t, testbed.Command("nft", "flush", "ruleset"))
+			_, err := h.Repair(h.Context())
+			require.NoError(t, err)
+		})
+	}
+	passing := int64(0)
+	if main == "bridge" { // packets that are between the guard and the policy
+		passing = 64 * flushes // a batch of the kernel each
+	}
+	require.LessOrEqual(t, received.Swap(0), passing, "packets that a policy denies, after a flush")
+	open := h.Alloc("open")
+	stop := flood(t, open.Netns, to)
+	h.SetUp(open)
+	require.Eventually(t, func() bool { return received.Load() > 0 }, testbed.Timeout*3, time.Millisecond, "without a policy they arrive")
+	stop()
+	h.TearDown(open, sink)
+}
+
+func countPackets(c *net.UDPConn, n *atomic.Int64) {
+	buf := make([]byte, 100)
+	for {
+		if _, err := c.Read(buf); err != nil {
+			return
+		}
+		n.Add(1)
+	}
+}
+
+// flood sends datagrams from a namespace until stop is called, which returns how many.
+func flood(t *testing.T, netns, to string) (stop func() (sent int64)) {
+	t.Helper()
+	s, err := sandbox.Open(netns)
+	require.NoError(t, err)
+	addr := net.UDPAddrFromAddrPort(netip.MustParseAddrPort(to))
+	var conn *net.UDPConn
+	require.NoError(t, s.Do(func() (err error) {
+		conn, err = net.ListenUDP("udp4", nil)
+		return err
+	}))
+	require.NoError(t, s.Close())
+	var sent atomic.Int64
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			if _, err := conn.WriteTo([]byte("x"), addr); err == nil {
+				sent.Add(1)
+			} else {
+				runtime.Gosched()
+			}
+		}
+	}()
+	return func() int64 {
+		close(done)
+		<-ended
+		conn.Close()
+		return sent.Load()
+	}
+}
+
+// TestPolicyLost: without its state, GC removes the policies of allocations that are gone.
+func TestPolicyLost(t *testing.T) {
+	for _, main := range []string{"ptp", "bridge"} {
+		t.Run(main, func(t *testing.T) {
+			h := newHost(t, configurator.EngineNative)
+			h.Network("net", policed(main, testbed.Dual)...)
+			a, b := h.Alloc("a"), h.Alloc("b")
+			a.Policy = mustPolicy(t, `{"presets":["no-metadata"],"ingress":{"default":"deny","rules":[{"peers":[{"labels":{"app":"x"}},{"allocation":"b"}]}]}}`)
+			b.Labels = map[string]string{"app": "x"}
+			h.SetUp(a)
+			h.SetUp(b)
+			require.NoError(t, os.RemoveAll(configurator.DefaultStateDir))
+			_, err := h.GC(h.Context(), nil)
+			require.NoError(t, err)
+		})
+	}
+}
+
+// TestPolicyOfNetworks: an allocation with a policy is only in networks that enforce it, the
+// policy applies in each of them, and the policy of a network cannot be lifted.
+func TestPolicyOfNetworks(t *testing.T) {
+	h := newHost(t, configurator.EngineNative)
+	testbed.SetSysctls(t, "", testbed.Quick)
+	named := func(plugins []map[string]any, f testbed.Families, bridge string) []map[string]any {
+		plugins[1]["ipam"], plugins[1]["bridge"] = f.IPAM(), bridge
+		return plugins
+	}
+	second, third := testbed.Families{V4: "10.97.0.0/24"}, testbed.Families{V4: "10.96.0.0/24"}
+	strict := policed("ptp", testbed.Dual)
+	strict[len(strict)-1]["policy"] = map[string]any{"egress": map[string]any{"rules": []any{
+		map[string]any{"action": "deny", "services": []any{map[string]any{"protocol": "tcp", "ports": "81"}}},
+	}}}
+	h.Network("strict", strict...)
+	h.Network("other", named(policed("bridge", second), second, "br-other")...)
+	h.Network("plain", named(testbed.Chain("bridge", third, ""), third, "br-plain")...)
+	a, b := h.Alloc("a"), h.Alloc("b")
+	a.Networks, b.Networks = []string{"strict"}, []string{"other"}
+	for _, port := range []int{80, 81, 82} {
+		testbed.Serve(t, b.Netns, "tcp", port, "b")
+	}
+	testbed.SetSysctls(t, a.Netns, testbed.Quick)
+	sb := h.SetUp(b)
+	h.SetUp(a)
+	to := func(port int) string { return testbed.At(netip.MustParseAddr(sb.Address), port) }
+	testbed.RequireAnswer(t, a.Netns, "tcp", to(80), "b")
+	testbed.RequireSilence(t, a.Netns, "tcp", to(81))
+
+	deny82 := mustPolicy(t, `{"egress":{"rules":[{"action":"deny","services":[{"protocol":"tcp","ports":"82"}]},{"peers":[{"allocation":"b"}],"services":[{"protocol":"tcp","ports":"81"}]}]}}`)
+	_, err := h.Update(h.Context(), "a", configurator.Change{Policy: deny82})
+	require.NoError(t, err)
+	testbed.RequireAnswer(t, a.Netns, "tcp", to(80), "b")
+	testbed.RequireSilence(t, a.Netns, "tcp", to(81))
+	testbed.RequireSilence(t, a.Netns, "tcp", to(82))
+
+	_, err = h.Attach(h.Context(), "a", "plain", configurator.AttachOptions{})
+	require.ErrorIs(t, err, configurator.ErrUnserved)
+	require.ErrorContains(t, err, `no plugin of network "plain" declares policy`)
+	_, err = h.Attach(h.Context(), "a", "other", configurator.AttachOptions{})
+	require.NoError(t, err)
+	a.Policy = deny82
+	testbed.RequireSilence(t, a.Netns, "tcp", to(82)) // now over the second interface
+	testbed.RequireAnswer(t, a.Netns, "tcp", to(80), "b")
+	require.NoError(t, h.CheckOnly(h.Context(), a))
+	_, err = h.Detach(h.Context(), "a", "eth1", "")
+	require.NoError(t, err)
+
+	c := h.Alloc("c")
+	c.Networks, c.Policy = []string{"strict", "plain"}, deny82
+	_, err = h.Setup(h.Context(), c)
+	require.ErrorContains(t, err, `no plugin of network "plain" declares policy`)
+	_, err = h.Attach(h.Context(), "b", "plain", configurator.AttachOptions{})
+	require.NoError(t, err)
+	_, err = h.Update(h.Context(), "b", configurator.Change{Policy: deny82})
+	require.ErrorContains(t, err, `no plugin of network "plain" declares policy`)
+	h.TearDown(a, b)
+}

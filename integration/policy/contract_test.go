@@ -1,0 +1,43 @@
+package policy
+
+import (
+	"testing"
+
+	"github.com/allocnet/allocnet/internal/testing/testbed"
+)
+
+// contract returns the tests that hold with and without a pool: see testbed.Contract.
+func contract() testbed.Contract {
+	return testbed.Contract{
+		"TestEmbeddedNetworkIsClosed": {Run: TestEmbeddedNetworkIsClosed, Always: true},
+		"TestIngressPolicy":           {Run: TestIngressPolicy},
+		"TestIngressPolicyOfPtp":      {Run: TestIngressPolicyOfPtp},
+		"TestPolicyBasic":             {Run: TestPolicyBasic, Always: true},
+		"TestPolicyEndsConnections":   {Run: TestPolicyEndsConnections},
+		"TestPolicyLost":              {Run: TestPolicyLost},
+		"TestPolicyRefused":           {Run: TestPolicyRefused, Always: true},
+		"TestPolicyUpdate":            {Run: TestPolicyUpdate},
+	}
+}
+
+const processes = "processes with Configurators of their own"
+
+// withoutPools are the other tests, each with the reason.
+var withoutPools = map[string]string{
+	"TestContract":                   "uses pools itself",
+	"TestNothingIsMissingInContract": "sets nothing up",
+	"TestPolicyBypass":               "as TestPolicyBasic",
+	"TestPolicyFlood":                "an allocation sends before its Setup",
+	"TestPolicyLifeKilled":           processes,
+	"TestPolicyMatrix":               "many allocations, with daemons",
+	"TestPolicyOfNetworks":           "allocations are attached to further networks",
+	"TestPolicyRandom":               "many allocations",
+	"TestPolicyTwoStateDirectories":  "a second state directory",
+	"TestPolicyUpdateKilled":         processes,
+}
+
+// TestContract runs the tests once more, with allocations from pools.
+func TestContract(t *testing.T) { contract().Run(t) }
+
+// TestNothingIsMissingInContract: every test of this package runs with pools, or says why not.
+func TestNothingIsMissingInContract(t *testing.T) { contract().RequireComplete(t, withoutPools) }

@@ -1,0 +1,152 @@
+package policy
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/testing/testbed"
+)
+
+// TestPolicyEndsConnections: a TCP connection that a new policy denies ends, whichever end sends next.
+// The policy is that of the server's ingress only. Connections that it allows go on.
+func TestPolicyEndsConnections(t *testing.T) {
+	for _, main := range []string{"ptp", "bridge"} {
+		t.Run(main, func(t *testing.T) { testPolicyEndsConnections(t, main) })
+	}
+}
+
+func testPolicyEndsConnections(t *testing.T, main string) {
+	h := newHost(t, configurator.EngineNative)
+	h.Network("net", policed(main, testbed.Dual)...)
+	client, other, server := h.Alloc("client"), h.Alloc("other"), h.Alloc("server")
+	client.Labels, other.Labels = map[string]string{"app": "client"}, map[string]string{"app": "other"}
+	server.Policy = mustPolicy(t, `{"ingress":{"default":"deny","rules":[{"peers":[{"labels":{}}]}]}}`)
+	for _, a := range []configurator.Allocation{client, other, server} {
+		h.InNew(a, func() { testbed.SetSysctls(t, a.Netns, testbed.Quick) })
+	}
+	h.SetUp(client)
+	h.SetUp(other)
+	status := h.SetUp(server)
+	for _, address := range []string{status.Address, status.AddressIPv6} {
+		to := netip.AddrPortFrom(netip.MustParseAddr(address), 90)
+		for _, first := range []string{"the server", "the client"} {
+			ended, goesOn := openConnection(t, client.Netns, server.Netns, to), openConnection(t, other.Netns, server.Netns, to)
+			_, err := h.Update(h.Context(), "server", configurator.Change{
+				Policy: mustPolicy(t, `{"ingress":{"default":"deny","rules":[{"peers":[{"labels":{"app":"other"}}]}]}}`)})
+			require.NoError(t, err)
+			for range 2 {
+				if first == "the server" {
+					ended.requireSilence(t, ended.server, ended.client)
+				}
+				ended.requireSilence(t, ended.client, ended.server)
+				ended.requireSilence(t, ended.server, ended.client)
+			}
+			goesOn.requireEcho(t)
+			_, err = h.Update(h.Context(), "server", configurator.Change{Policy: server.Policy})
+			require.NoError(t, err)
+			openConnection(t, client.Netns, server.Netns, to).requireEcho(t)
+		}
+	}
+	h.TearDown(client, other, server)
+}
+
+// connection is a TCP connection with both its ends.
+type connection struct{ client, server net.Conn }
+
+func openConnection(t *testing.T, from, in string, to netip.AddrPort) *connection {
+	t.Helper()
+	var l net.Listener
+	testbed.Within(t, in, func() (err error) {
+		l, err = net.Listen("tcp", to.String())
+		return err
+	})
+	defer l.Close()
+	c := &connection{}
+	testbed.Within(t, from, func() (err error) {
+		c.client, err = net.DialTimeout("tcp", to.String(), testbed.Timeout)
+		return err
+	})
+	var err error
+	c.server, err = l.Accept()
+	require.NoError(t, err)
+	t.Cleanup(func() { c.client.Close(); c.server.Close() })
+	c.requireEcho(t)
+	return c
+}
+
+func (c *connection) requireEcho(t *testing.T) {
+	t.Helper()
+	for _, ends := range [][2]net.Conn{{c.client, c.server}, {c.server, c.client}} {
+		require.NoError(t, pass(ends[0], ends[1], testbed.Timeout))
+	}
+}
+
+// requireSilence checks that nothing passes, for the time of some retransmissions.
+func (c *connection) requireSilence(t *testing.T, from, to net.Conn) {
+	t.Helper()
+	require.Error(t, pass(from, to, 300*time.Millisecond))
+}
+
+// pass sends a byte and waits for it.
+func pass(from, to net.Conn, wait time.Duration) error {
+	if _, err := from.Write([]byte{1}); err != nil {
+		return err
+	}
+	if err := to.SetReadDeadline(time.Now().Add(wait)); err != nil {
+		return err
+	}
+	n, err := to.Read(make([]byte, 64))
+	if n == 0 && !errors.Is(err, os.ErrDeadlineExceeded) {
+		return errors.Join(errors.New("the connection was closed"), err)
+	}
+	return err
+}
+
+// TestPolicyRefused: a network that cannot enforce a policy does not accept one, at the first attempt
+// of Setup and in Update, and everything stays as it was.
+func TestPolicyRefused(t *testing.T) {
+	for _, one := range []struct {
+		name, main, want string
+		change           func(main map[string]any)
+	}{
+		{"bridge without the guard", "bridge", "needs the source guard", func(m map[string]any) { m["sourceGuard"] = false }},
+		{"ptp without the guard", "ptp", "needs the source guard", func(m map[string]any) { m["sourceGuard"] = false }},
+		{"bridge without addresses", "bridge", "needs the addresses", func(m map[string]any) {
+			delete(m, "ipam")
+			delete(m, "ipMasq")
+			m["isGateway"] = false
+		}},
+	} {
+		t.Run(one.name, func(t *testing.T) {
+			h := newHost(t, configurator.EngineNative)
+			plugins := policed(one.main, testbed.Dual)
+			one.change(plugins[1])
+			h.Network("net", plugins[0], plugins[1], plugins[len(plugins)-1])
+			a := h.Alloc("a")
+			isolated := mustPolicy(t, `{"presets":["isolated"]}`)
+			a.Policy = isolated
+			_, err := h.Setup(h.Context(), a)
+			require.ErrorContains(t, err, one.want)
+			var refusal *types.Error // of a class that is not retried
+			require.ErrorAs(t, err, &refusal)
+			require.Equal(t, types.ErrInvalidNetworkConfig, refusal.Code)
+			a.Policy = nil
+			h.SetUp(a)
+			_, err = h.Update(h.Context(), "a", configurator.Change{Policy: isolated})
+			require.ErrorContains(t, err, one.want)
+			_, err = h.Update(h.Context(), "a", configurator.Change{Labels: map[string]*string{"app": new("web")}})
+			require.NoError(t, err)
+			a.Labels = map[string]string{"app": "web"}
+			require.NoError(t, h.CheckOnly(h.Context(), a))
+			h.TearDown(a)
+		})
+	}
+}
