@@ -104,13 +104,16 @@ test: deps lint unit integration ## everything
 	@tools/deps remind
 
 # Packages mostly wait for the kernel, so more run at once than there are cores. Those that
-# take the longest begin first. lint has run go vet already.
+# take the longest begin first. lint has run go vet already. By default, the race detector makes
+# each process sleep for a second before it exits, also those that tests start.
+unit: export GORACE := atexit_sleep_ms=0
 unit: plugins ## unit and contract tests, with the race detector
 	go test -race -vet=off -count=1 -p 4 ./cmd/allocnet-plugins ./configurator ./cleanup $$(go list $(ALL) | grep -v /integration)
 	cd tools && GOWORK=off go test ./...
 
+# As in unit, those that take the longest begin first.
 integration: plugins ## the real kernel, in private namespaces, with the reference plugins
-	go test -vet=off -count=1 -timeout 20m ./integration/...
+	go test -vet=off -count=1 -timeout 20m -p 4 ./integration ./integration/crash ./integration/daemon ./integration/policy $$(go list ./integration/...)
 	cd integration/hosts && GOWORK=off go test -vet=off -count=1 -timeout 10m .
 
 # Some of these tests are part of test.
@@ -123,14 +126,15 @@ ui-test: deps ## the page in Chromium, with up to 1000 allocations
 
 # Some of these tests are part of test.
 pools: plugins ## the integration tests with allocations from pools
-	ALLOCNET_POOLS=1 go test -v -count=1 -timeout 20m -run 'TestContract|TestPool|TestHealPool' ./integration
+	ALLOCNET_POOLS=1 go test -v -p 1 -count=1 -timeout 20m -run 'TestContract|TestPool|TestHealPool' ./integration ./integration/daemon ./integration/policy
 
 # A few minutes: the tests start hundreds of containers.
 runtimes: deps plugins ## containerd with the library in its client, and with allocnet in CRI
 	cd integration/containerd && GOWORK=off go test -v -count=1 -timeout 20m .
 
 # The same tests as in test, at their full size; a run is repeated with its SEED. -v
-# shows progress: without it go test prints nothing until the hours are over.
+# shows progress, of several packages with -p 1: without them go test prints nothing until
+# the hours are over.
 # make test takes every third of these points.
 crash: plugins ## kills and failing calls at every point of the operations
 	ALLOCNET_EVERY_POINT=1 go test -count=1 -timeout 30m ./integration/crash
@@ -139,7 +143,7 @@ stress: SEED ?= $(shell date +%s)
 stress: plugins ## kills and failing calls in all combinations, with SEED=
 	@echo "SEED=$(SEED)"
 	SEED=$(SEED) ALLOCNET_STRESS=1 go test -v -count=1 -timeout 4h ./integration/crash
-	SEED=$(SEED) ALLOCNET_STRESS=1 go test -v -count=1 -timeout 2h -run 'Killed|TestPolicyRandom' ./integration
+	SEED=$(SEED) ALLOCNET_STRESS=1 go test -v -p 1 -count=1 -timeout 2h -run 'Killed|TestPolicyRandom' ./integration ./integration/daemon ./integration/policy
 	SEED=$(SEED) ALLOCNET_CNI_TEST_RANDOM=15m go test -v -count=1 -timeout 2h -run 'TestShim$$' ./cmd/allocnet-cni
 
 lint: ## gofmt, go vet, staticcheck, go mod tidy, each module by itself
