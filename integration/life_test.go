@@ -97,7 +97,7 @@ func TestEmbeddedNetworkDamaged(t *testing.T) {
 // TestSetupAgain sets up the same allocation twice, then again after its
 // network was damaged. What other programs flush, the native engine restores
 // without a new address.
-func TestSetupAgain(t *testing.T) { testbed.Each(t, testbed.Engines, testSetupAgain) }
+func TestSetupAgain(t *testing.T) { testbed.EachElsewhere(t, testbed.Engines, testSetupAgain) }
 
 func testSetupAgain(t *testing.T, w testbed.Way) {
 	h := newHost(t, w.Engine)
@@ -154,7 +154,7 @@ func requireMended(h *host, a configurator.Allocation, inPlace bool, last **conf
 	testbed.RequireAnswer(h.T, h.Outside.Path(), "tcp", testbed.HostPort(testhost.Host6, 8080), "a")
 }
 
-func TestTwoNetworks(t *testing.T) { testbed.Each(t, testbed.Engines, testTwoNetworks) }
+func TestTwoNetworks(t *testing.T) { testbed.EachElsewhere(t, testbed.Engines, testTwoNetworks) }
 
 func testTwoNetworks(t *testing.T, w testbed.Way) {
 	h := newHost(t, w.Engine, func(c *configurator.Config) { c.Networks = []string{"front", "back"} })
@@ -292,7 +292,7 @@ exec %s/%s
 }
 
 func TestThingsGoneBeforeTeardown(t *testing.T) {
-	testbed.Each(t, testbed.Engines, testThingsGoneBeforeTeardown)
+	testbed.EachElsewhere(t, testbed.Engines, testThingsGoneBeforeTeardown)
 }
 
 func testThingsGoneBeforeTeardown(t *testing.T, w testbed.Way) {
@@ -321,7 +321,9 @@ func testThingsGoneBeforeTeardown(t *testing.T, w testbed.Way) {
 // TestForwardPolicyDrop: published ports work on a host whose FORWARD policy
 // drops, as Docker and hardened hosts configure it. Other forwarded packets are
 // still dropped.
-func TestForwardPolicyDrop(t *testing.T) { testbed.Each(t, testbed.Engines, testForwardPolicyDrop) }
+func TestForwardPolicyDrop(t *testing.T) {
+	testbed.EachElsewhere(t, testbed.Engines, testForwardPolicyDrop)
+}
 
 func testForwardPolicyDrop(t *testing.T, w testbed.Way) {
 	h := newHost(t, w.Engine, func(c *configurator.Config) { c.Network = "allocnet" })

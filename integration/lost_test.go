@@ -20,7 +20,7 @@ import (
 // also if the namespace and its link are gone. Rules of another allocation
 // stay.
 func TestLostRecordOfANamedBackend(t *testing.T) {
-	testbed.Each(t, []testbed.Way{testbed.NativeTables, testbed.NativeNFT}, func(t *testing.T, w testbed.Way) {
+	testbed.EachElsewhere(t, []testbed.Way{testbed.NativeTables, testbed.NativeNFT}, func(t *testing.T, w testbed.Way) {
 		for _, main := range []string{"bridge", "ptp"} {
 			for name, remove := range map[string]func(*host, configurator.Allocation){"Teardown": (*host).tearDownLost, "GC": (*host).collectLost} {
 				t.Run(main+" "+name, func(t *testing.T) {

@@ -70,7 +70,7 @@ func withVariant(t *testing.T, variant string, fn func()) {
 // TestOtherIPTablesAtTeardown: iptables-legacy and iptables-nft do not list
 // each other's rules, so a rule that one of them does not list may still exist.
 func TestOtherIPTablesAtTeardown(t *testing.T) {
-	testbed.Each(t, []testbed.Way{testbed.ExecTables, testbed.NativeTables}, func(t *testing.T, w testbed.Way) {
+	testbed.EachElsewhere(t, []testbed.Way{testbed.ExecTables, testbed.NativeTables}, func(t *testing.T, w testbed.Way) {
 		for made, other := range map[string]string{"nft": "legacy", "legacy": "nft"} {
 			t.Run(made, func(t *testing.T) {
 				h := newHost(t, w.Engine)

@@ -24,35 +24,39 @@ import (
 // TestEngineChanges: a configurator with another default engine checks and
 // tears down what the first one set up.
 func TestEngineChanges(t *testing.T) {
-	for _, main := range []string{"bridge", "ptp"} {
-		testbed.Each(t, testbed.Engines, func(t *testing.T, w testbed.Way) {
-			h := newHost(t, w.Engine)
-			h.Network("net", testbed.Chain(main, testbed.Dual, w.Backend)...)
-			a, b := h.Alloc("a"), h.Alloc("b")
-			a.Ports = []portmap.Port{{Value: 8080, To: 80}}
-			b.Ports = []portmap.Port{{Value: 8081, To: 80}}
-			first := h.SetUp(a)
-			other := h.in(t)
-			other.Config.Engine = configurator.EngineExec
-			if w.Engine == configurator.EngineExec {
-				other.Config.Engine = configurator.EngineNative
-			}
-			var err error
-			other.Configurator, err = configurator.New(other.Config)
-			require.NoError(t, err)
-			require.NoError(t, other.Check(h.Context(), a))
-			require.Equal(t, first, other.SetUp(a))
-			second := other.SetUp(b)
-			require.NotEqual(t, first.Address, second.Address, "both see the same leases")
-			for _, alloc := range []configurator.Allocation{a, b} {
-				testbed.Serve(t, alloc.Netns, "tcp", 80, alloc.ID)
-			}
-			testbed.RequireAnswer(t, h.Outside.Path(), "tcp", testbed.HostPort(testhost.Host4, 8080), "a")
-			testbed.RequireAnswer(t, h.Outside.Path(), "tcp", testbed.HostPort(testhost.Host6, 8081), "b")
-			other.TearDown(a)
-			h.TearDown(b)
-		})
+	testbed.EachElsewhere(t, testbed.Engines, func(t *testing.T, w testbed.Way) {
+		for _, main := range []string{"bridge", "ptp"} {
+			t.Run(main, func(t *testing.T) { testEngineChanges(t, w, main) })
+		}
+	})
+}
+
+func testEngineChanges(t *testing.T, w testbed.Way, main string) {
+	h := newHost(t, w.Engine)
+	h.Network("net", testbed.Chain(main, testbed.Dual, w.Backend)...)
+	a, b := h.Alloc("a"), h.Alloc("b")
+	a.Ports = []portmap.Port{{Value: 8080, To: 80}}
+	b.Ports = []portmap.Port{{Value: 8081, To: 80}}
+	first := h.SetUp(a)
+	other := h.in(t)
+	other.Config.Engine = configurator.EngineExec
+	if w.Engine == configurator.EngineExec {
+		other.Config.Engine = configurator.EngineNative
 	}
+	var err error
+	other.Configurator, err = configurator.New(other.Config)
+	require.NoError(t, err)
+	require.NoError(t, other.Check(h.Context(), a))
+	require.Equal(t, first, other.SetUp(a))
+	second := other.SetUp(b)
+	require.NotEqual(t, first.Address, second.Address, "both see the same leases")
+	for _, alloc := range []configurator.Allocation{a, b} {
+		testbed.Serve(t, alloc.Netns, "tcp", 80, alloc.ID)
+	}
+	testbed.RequireAnswer(t, h.Outside.Path(), "tcp", testbed.HostPort(testhost.Host4, 8080), "a")
+	testbed.RequireAnswer(t, h.Outside.Path(), "tcp", testbed.HostPort(testhost.Host6, 8081), "b")
+	other.TearDown(a)
+	h.TearDown(b)
 }
 
 // TestMixedChain: a chain has native plugins and a binary, because the native

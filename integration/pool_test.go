@@ -175,9 +175,7 @@ func poolLoop(c *configurator.Configurator) {
 
 // TestPoolKilled kills a process with a pool at random moments. Recover and GC leave nothing.
 func TestPoolKilled(t *testing.T) {
-	for _, main := range []string{"bridge", "ptp"} {
-		t.Run(main, func(t *testing.T) { testPoolKilled(t, main) })
-	}
+	testhost.EachElsewhere(t, []string{"bridge", "ptp"}, testPoolKilled)
 }
 
 func testPoolKilled(t *testing.T, main string) {

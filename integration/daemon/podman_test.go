@@ -153,13 +153,13 @@ func testPodman(h *host, p *podman) {
 		p.do("network", "connect", network, "web")
 		answers()
 	}
-	p.do("restart", "--time", "1", "web")
+	p.do("restart", "--time", "0", "web")
 	answers()
 	p.do("kill", "web")
 	p.do("wait", "web")
 	p.do("start", "web")
 	answers()
-	p.do("rm", "--force", "--time", "1", "web")
+	p.do("rm", "--force", "--time", "0", "web")
 	testbed.RequireRefused(h.T, h.Outside.Path(), "tcp", testbed.HostPort(testhost.Host4, 8080))
 }
 
@@ -175,7 +175,7 @@ func testPodmanNetwork(h *host, p *podman) {
 	p.runWeb("own")
 	h.requireWeb()
 	require.Equal(h.T, "10.97.0.2", strings.TrimSpace(p.do("inspect", "--format", "{{.NetworkSettings.Networks.own.IPAddress}}", "web")))
-	p.do("rm", "--force", "--time", "1", "web")
+	p.do("rm", "--force", "--time", "0", "web")
 	testbed.RequireRefused(h.T, h.Outside.Path(), "tcp", testbed.HostPort(testhost.Host4, 8080))
 	bridges := linksOf(h.T, "bridge")
 	p.do("network", "rm", "own")

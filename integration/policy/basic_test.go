@@ -70,9 +70,7 @@ func TestPolicyBasic(t *testing.T) {
 
 // TestPolicyUpdate changes the policy and the labels of allocations while connections exist.
 func TestPolicyUpdate(t *testing.T) {
-	for _, main := range []string{"ptp", "bridge"} {
-		t.Run(main, func(t *testing.T) { testPolicyUpdate(t, main) })
-	}
+	testhost.EachElsewhere(t, []string{"ptp", "bridge"}, testPolicyUpdate)
 }
 
 func testPolicyUpdate(t *testing.T, main string) {

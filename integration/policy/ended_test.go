@@ -13,14 +13,13 @@ import (
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/testing/testbed"
+	"github.com/allocnet/allocnet/internal/testing/testhost"
 )
 
 // TestPolicyEndsConnections: a TCP connection that a new policy denies ends, whichever end sends next.
 // The policy is that of the server's ingress only. Connections that it allows go on.
 func TestPolicyEndsConnections(t *testing.T) {
-	for _, main := range []string{"ptp", "bridge"} {
-		t.Run(main, func(t *testing.T) { testPolicyEndsConnections(t, main) })
-	}
+	testhost.EachElsewhere(t, []string{"ptp", "bridge"}, testPolicyEndsConnections)
 }
 
 func testPolicyEndsConnections(t *testing.T, main string) {

@@ -90,7 +90,7 @@ func bridgeNetfilter(t *testing.T) bool {
 
 // TestIngressPolicyOfPtp: every veth is guarded for itself, and its guard ends with it.
 func TestIngressPolicyOfPtp(t *testing.T) {
-	testbed.Each(t, []testbed.Way{testbed.Native, testbed.NativeTables}, func(t *testing.T, w testbed.Way) {
+	testbed.EachElsewhere(t, []testbed.Way{testbed.Native, testbed.NativeTables}, func(t *testing.T, w testbed.Way) {
 		for _, policy := range []string{"same-bridge", "isolated"} {
 			t.Run(policy, func(t *testing.T) {
 				h := newHost(t, w.Engine)

@@ -74,9 +74,7 @@ func loop() {
 // TestPolicyUpdateKilled kills a process that updates a policy in a loop at random moments. The
 // kernel applies either the former or the latter policy, to all packets; Recover finishes it.
 func TestPolicyUpdateKilled(t *testing.T) {
-	for _, main := range []string{"ptp", "bridge"} {
-		t.Run(main, func(t *testing.T) { testPolicyUpdateKilled(t, main) })
-	}
+	testhost.EachElsewhere(t, []string{"ptp", "bridge"}, testPolicyUpdateKilled)
 }
 
 func testPolicyUpdateKilled(t *testing.T, main string) {
@@ -185,11 +183,11 @@ func (h *host) requireNoPolicies() {
 // TestPolicyLifeKilled kills processes that set up and tear down allocations with policies, with
 // and without a pool, at random moments. Recover and GC leave nothing.
 func TestPolicyLifeKilled(t *testing.T) {
-	for _, main := range []string{"ptp", "bridge"} {
+	testhost.EachElsewhere(t, []string{"ptp", "bridge"}, func(t *testing.T, main string) {
 		for _, id := range []string{policyLifeLoop, policyPoolLoop} {
-			t.Run(main+" "+id, func(t *testing.T) { testPolicyLifeKilled(t, main, id) })
+			t.Run(id, func(t *testing.T) { testPolicyLifeKilled(t, main, id) })
 		}
-	}
+	})
 }
 
 func testPolicyLifeKilled(t *testing.T, main, id string) {
