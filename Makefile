@@ -108,7 +108,7 @@ test: deps lint unit integration ## everything
 # each process sleep for a second before it exits, also those that tests start.
 unit: export GORACE := atexit_sleep_ms=0
 unit: plugins ## unit and contract tests, with the race detector
-	go test -race -vet=off -count=1 -p 4 ./cmd/allocnet-plugins ./configurator ./cleanup $$(go list $(ALL) | grep -v /integration)
+	go test -race -vet=off -count=1 -p 6 ./configurator ./cmd/allocnet-plugins ./cleanup ./internal/bench ./cmd/allocnet ./cmd/allocnet-cni $$(go list $(ALL) | grep -v /integration)
 	cd tools && GOWORK=off go test ./...
 
 # As in unit, those that take the longest begin first.

@@ -37,13 +37,35 @@ func (h *Host) HasTableRoute(want *Route) (bool, error) {
 		index = 0
 	}
 	list, err := h.tableRoutes(m.Family, want.Table, want.Protocol, index)
-	return slices.ContainsFunc(list, func(is Route) bool {
-		return is.Unreachable == want.Unreachable && (want.Unreachable || is.Index == want.Index) && is.Dst.String() == want.Dst.String()
-	}), err
+	return slices.ContainsFunc(list, want.is), err
+}
+
+// is reports whether the destination, link, protocol and Unreachable are the same.
+func (r *Route) is(other Route) bool {
+	return r.Protocol == other.Protocol && r.Unreachable == other.Unreachable && (r.Unreachable || r.Index == other.Index) &&
+		r.Dst.String() == other.Dst.String()
+}
+
+// hasOtherRoute reports whether the table of a route has another one to the destination, of
+// any kind.
+func (h *Host) hasOtherRoute(route *Route) (bool, error) {
+	m, _ := route.header()
+	list, err := h.listTable(m.Family, route.Table, 0, 0, func(one Route, ok bool) bool {
+		return one.Dst.String() == route.Dst.String() && !(ok && route.is(one))
+	})
+	return len(list) > 0, err
 }
 
 // tableRoutes is TableRoutes of one family, and over one link if index is not 0.
 func (h *Host) tableRoutes(family uint8, table int, protocol uint8, index int) ([]Route, error) {
+	return h.listTable(family, table, protocol, index, func(one Route, ok bool) bool {
+		return ok && one.Protocol == protocol // old kernels do not filter
+	})
+}
+
+// listTable lists the routes of a table for which keep is true, of one protocol and over one
+// link if these are not 0. ok is that of parseRoute.
+func (h *Host) listTable(family uint8, table int, protocol uint8, index int, keep func(one Route, ok bool) bool) ([]Route, error) {
 	list, err := retry.List(func() (list []Route, err error) {
 		err = dump(&h.strict, func(r *sock.Requests) {
 			r.Begin("", unix.RTM_GETROUTE, unix.NLM_F_DUMP)
@@ -53,8 +75,7 @@ func (h *Host) tableRoutes(family uint8, table int, protocol uint8, index int) (
 				r.Uint32(unix.RTA_OIF, uint32(index))
 			}
 		}, func(payload []byte) error {
-			// Old kernels do not filter.
-			if one, ok := parseRoute(payload); ok && payload[0] == family && one.Table == table && one.Protocol == protocol {
+			if one, ok := parseRoute(payload); one.Dst != nil && payload[0] == family && one.Table == table && keep(one, ok) {
 				list = append(list, one)
 			}
 			return nil
@@ -72,8 +93,8 @@ func (h *Host) tableRoutes(family uint8, table int, protocol uint8, index int) (
 	return list, nil
 }
 
-// parseRoute reads a route to a destination over one link, or an unreachable one. It
-// returns false for all others.
+// parseRoute reads a route. ok reports that it is one over one link, or an unreachable one.
+// Without a destination it is no route of a table.
 func parseRoute(payload []byte) (route Route, ok bool) {
 	if len(payload) < unix.SizeofRtMsg || binary.NativeEndian.Uint32(payload[8:])&unix.RTM_F_CLONED != 0 {
 		return route, false
@@ -104,17 +125,26 @@ func parseRoute(payload []byte) (route Route, ok bool) {
 // route was missing. The error is ErrRouteTaken if the table has another route to the
 // destination.
 func (h *Host) Announce(route *Route) (added bool, err error) {
-	added, err = h.EnsureRoute(route)
-	if err != nil || added {
-		return added, err
+	for range announcements {
+		if added, err = h.EnsureRoute(route); err != nil || added {
+			return added, err
+		}
+		if has, err := h.HasTableRoute(route); err != nil || has {
+			return false, err
+		}
+		if other, err := h.hasOtherRoute(route); err != nil {
+			return false, err
+		} else if other {
+			break
+		}
 	}
-	has, err := h.HasTableRoute(route)
-	if err == nil && !has {
-		err = fmt.Errorf("%w: table %d has one to %s that is not of protocol %d over the same link: see ip route show table %d",
-			ErrRouteTaken, route.Table, route.Dst, route.Protocol, route.Table)
-	}
-	return false, err
+	return false, fmt.Errorf("%w: table %d has one to %s that is not of protocol %d over the same link: see ip route show table %d",
+		ErrRouteTaken, route.Table, route.Dst, route.Protocol, route.Table)
 }
+
+// announcements bounds the attempts of Announce. It makes another one if the route existed, and
+// was deleted by another process before Announce looked for it.
+const announcements = 100
 
 // ErrRouteTaken: a table has a route of another program to the same destination.
 var ErrRouteTaken = errors.New("another route to the destination exists")

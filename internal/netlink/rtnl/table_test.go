@@ -2,6 +2,7 @@ package rtnl_test
 
 import (
 	"context"
+	"errors"
 	"net"
 	"os/exec"
 	"strings"
@@ -25,7 +26,7 @@ func TestTableRoutes(t *testing.T) {
 	route := func(to string, index int) rtnl.Route {
 		_, dst, err := net.ParseCIDR(to)
 		require.NoError(t, err)
-		r := rtnl.Route{Dst: dst, Index: index, Table: table, Protocol: protocol, Unreachable: index == 0}
+		r := rtnl.Route{Dst: dst, Index: index, Table: 1 << 20, Protocol: 91, Unreachable: index == 0}
 		if dst.IP.To4() != nil && index != 0 {
 			r.Scope = unix.RT_SCOPE_LINK
 		}
@@ -76,6 +77,41 @@ func TestTableRoutes(t *testing.T) {
 	out, err := exec.Command("ip", "route", "show", "table", "all").CombinedOutput()
 	require.NoError(t, err)
 	require.NotContains(t, string(out), "10.5.0.")
+}
+
+// TestAnnounceBesideDeletions: a route that another process adds and deletes all the time is
+// not another route.
+func TestAnnounceBesideDeletions(t *testing.T) {
+	h, other := open(t), open(t)
+	route := rtnl.Route{Table: 1 << 20, Protocol: 91, Unreachable: true, Dst: &net.IPNet{IP: net.IP{10, 5, 0, 0}, Mask: net.CIDRMask(16, 32)}}
+	stop, errs := make(chan struct{}), make(chan error, 1)
+	go func() {
+		for {
+			select {
+			case <-stop:
+				var b rtnl.Batch
+				b.DeleteRoute(&route)
+				errs <- other.Apply(&b)
+				return
+			default:
+			}
+			var b rtnl.Batch
+			b.DeleteRoute(&route)
+			_, err := other.EnsureRoute(&route)
+			if err := errors.Join(err, other.Apply(&b)); err != nil {
+				errs <- err
+				return
+			}
+		}
+	}()
+	for range 2000 {
+		if _, err := h.Announce(&route); err != nil {
+			t.Errorf("announce: %v", err)
+			break
+		}
+	}
+	close(stop)
+	require.NoError(t, <-errs)
 }
 
 func remove(t *testing.T, h *rtnl.Host, route *rtnl.Route) {
