@@ -111,10 +111,11 @@ unit: plugins ## unit and contract tests, with the race detector
 	go test -race -vet=off -count=1 -p 6 ./configurator ./cmd/allocnet-plugins ./cleanup ./internal/bench ./cmd/allocnet ./cmd/allocnet-cni $$(go list $(ALL) | grep -v /integration)
 	cd tools && GOWORK=off go test ./...
 
-# As in unit, those that take the longest begin first.
+# As in unit, those that take the longest begin first. The hosts, a module of their own, run beside them.
 integration: plugins ## the real kernel, in private namespaces, with the reference plugins
-	go test -vet=off -count=1 -timeout 20m -p 4 ./integration ./integration/crash ./integration/daemon ./integration/policy $$(go list ./integration/...)
-	cd integration/hosts && GOWORK=off go test -vet=off -count=1 -timeout 10m .
+	(cd integration/hosts && GOWORK=off go test -vet=off -count=1 -timeout 10m .) & hosts=$$!; \
+	go test -vet=off -count=1 -timeout 20m -p 4 ./integration ./integration/crash ./integration/daemon ./integration/policy $$(go list ./integration/...); \
+	status=$$?; wait $$hosts && exit $$status
 
 # Some of these tests are part of test.
 hosts: deps plugins ## networks over several hosts: etcd, flanneld, Nomad and containerd on three of them

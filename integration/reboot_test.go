@@ -233,7 +233,7 @@ func testReboot(t *testing.T, w testbed.Way, keepsRecords bool) {
 	require.Empty(t, b.holders(filepath.Join(b.state, "leases", "allocnet")))
 }
 
-// allocIn is alloc for a namespace that the test destroys itself.
+// allocIn is Alloc for a namespace that the test destroys itself.
 func (h *host) allocIn(id string) configurator.Allocation {
 	h.T.Helper()
 	s, err := sandbox.Create(id)

@@ -77,7 +77,7 @@ func (h *host) setLimits(a configurator.Allocation, limits configurator.Bandwidt
 	require.NoError(h.T, h.CheckOnly(h.Context(), a))
 }
 
-// stream is a connection from outside to a server of serveStreams.
+// stream is a connection from outside to a server of testbed.ServeStreams.
 type stream struct {
 	t testing.TB
 	net.Conn
