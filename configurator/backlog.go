@@ -34,7 +34,7 @@ type backlog struct {
 	cancel   context.CancelFunc  // of the removals that run
 
 	// Tests replace these.
-	quietTime, longestPause, drainTime time.Duration
+	quietTime, longestPause, drainTime, settleTime time.Duration
 }
 
 // removal is the second part of one Teardown.
@@ -64,7 +64,7 @@ const (
 
 func newBacklog(limit int) *backlog {
 	return &backlog{limit: limit, removals: map[string]*removal{}, wake: make(chan struct{}, 1),
-		quietTime: quietTime, longestPause: longestPause, drainTime: drainTime}
+		quietTime: quietTime, longestPause: longestPause, drainTime: drainTime, settleTime: settleTime}
 }
 
 // take takes a place. The caller calls add or giveUp afterwards.
@@ -236,7 +236,7 @@ func (b *backlog) settle(ctx context.Context) (any bool) {
 	b.mu.Lock()
 	now := slices.Collect(maps.Values(b.removals))
 	b.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, settleTime)
+	ctx, cancel := context.WithTimeout(ctx, b.settleTime)
 	defer cancel()
 	for _, one := range now {
 		if b.wait(ctx, one) != nil {
@@ -325,7 +325,7 @@ func (c *Configurator) finishRemoval(ctx context.Context, one *removal) error {
 // finishAcknowledged deletes what an allocation has left that another process has
 // disconnected. It reports whether nothing is left.
 func (c *Configurator) finishAcknowledged(ctx context.Context, id string) bool {
-	ctx, cancel := context.WithTimeout(ctx, settleTime)
+	ctx, cancel := context.WithTimeout(ctx, c.backlog.settleTime)
 	defer cancel()
 	if r, err := c.store.Get(id); err == nil && !r.Acknowledged {
 		return false
