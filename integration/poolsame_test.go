@@ -3,7 +3,6 @@ package integration
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -143,10 +142,12 @@ func (r *pooledRequest) test(t *testing.T, plugins string) {
 		r.request(&a)
 	}
 	// A slot has the guard, and routes the loopback, before it is known whether there will be
-	// host ports.
+	// host ports. A process holds the guard as long as it runs.
 	rules, err := ruleset.Open()
 	require.NoError(t, err)
-	require.NoError(t, errors.Join(rules.Guard(h.Context(), ruleset.IPv4), rules.Close()))
+	t.Cleanup(func() { require.NoError(t, rules.Close()) })
+	require.NoError(t, rules.Guard(h.Context(), ruleset.IPv4))
+	require.NoError(t, rules.HoldGuard(h.Context(), ruleset.IPv4))
 	ordinary := h.described(a)
 	h.Config.Pools = []configurator.Pool{{Network: "net", Size: 1}}
 	require.NoError(t, h.Close())
