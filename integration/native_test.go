@@ -263,11 +263,12 @@ func TestPortTaken(t *testing.T) {
 	_, err := h.Setup(h.Context(), b)
 	var conflict *portmap.ConflictError
 	require.ErrorAs(t, err, &conflict)
+	owner := h.Container(a)
 	h.WithoutSlots()
 	require.NoError(t, os.Rename(configurator.DefaultStateDir, configurator.DefaultStateDir+".aside"))
 	_, err = h.Setup(h.Context(), b)
 	require.ErrorContains(t, err, fmt.Sprintf("%d", 8080))
-	require.ErrorContains(t, err, "a/eth0")
+	require.ErrorContains(t, err, owner+"/eth0")
 	h.WithoutSlots()
 	require.NoError(t, os.RemoveAll(configurator.DefaultStateDir))
 	require.NoError(t, os.Rename(configurator.DefaultStateDir+".aside", configurator.DefaultStateDir))
