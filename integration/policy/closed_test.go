@@ -31,7 +31,7 @@ func TestEmbeddedNetworkIsClosed(t *testing.T) {
 func testEmbeddedNetworkIsClosed(t *testing.T, of *policy.Policy) {
 	h := newHost(t, configurator.EngineNative, func(c *configurator.Config) { c.Policy = of })
 	h.connectOutside()
-	h.Network("other", policed("bridge", testbed.Families{"10.99.3.0/24", "fd00:99:3::/64"})...)
+	h.Network("other", policed("bridge", testbed.Families{V4: "10.99.3.0/24", V6: "fd00:99:3::/64"})...)
 	answerAll(t, "", 53) // the others are those of connectOutside
 	var allocs []configurator.Allocation
 	var addresses [][2]netip.Addr
