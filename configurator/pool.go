@@ -320,13 +320,16 @@ func (c *Configurator) setUpSlot(ctx context.Context, s *slot) error {
 	if s.request, err = c.request(s.plan); err == nil {
 		s.prepared, err = c.native.Prepared(ctx, s.request)
 	}
-	if err != nil {
+	switch {
+	case err != nil && ctx.Err() != nil: // the pool was closed
+		err = fmt.Errorf("look at what was prepared: %w", ctx.Err())
+	case err != nil:
 		err = cannotHavePool(s, err)
-	} else {
+	default:
 		s.file, err = c.store.OpenSlot(s.ID)
 	}
 	if err != nil {
-		return errors.Join(err, c.remove(ctx, s.plan), c.store.PutSandboxes(s.ID, nil))
+		return errors.Join(err, c.undo(ctx, s.plan), c.store.PutSandboxes(s.ID, nil))
 	}
 	return nil
 }

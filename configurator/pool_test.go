@@ -1,6 +1,7 @@
 package configurator
 
 import (
+	"context"
 	"net"
 	"os"
 	"os/exec"
@@ -14,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -33,6 +35,46 @@ func pooledHost(t *testing.T, size int) (h *testHost, leases string) {
 func (h *testHost) full() {
 	h.t.Helper()
 	require.Eventually(h.t, func() bool { s := h.Pools()[0]; return s.Ready == s.Size }, 10*time.Second, time.Millisecond)
+}
+
+// untilReady is a context that ends when all of a slot is set up.
+type untilReady struct {
+	context.Context
+	of *slot
+}
+
+func (c untilReady) Err() error {
+	if c.of.Phase == record.Ready {
+		return context.Canceled
+	}
+	return nil
+}
+
+func (c untilReady) Done() <-chan struct{} {
+	if c.Err() == nil {
+		return nil
+	}
+	ended := make(chan struct{})
+	close(ended)
+	return ended
+}
+
+// TestPoolClosedWhileASlotIsMade: nothing is left of a slot whose pool is closed between its ADD and
+// the moment at which it can be taken.
+func TestPoolClosedWhileASlotIsMade(t *testing.T) {
+	h, leases := pooledHost(t, 1)
+	ns, err := sandbox.New()
+	require.NoError(t, err)
+	s, err := h.planSlot(h.pools[0], ns)
+	require.NoError(t, err)
+	require.ErrorIs(t, h.setUpSlot(untilReady{t.Context(), s}, s), context.Canceled)
+	require.NoError(t, ns.Close())
+	require.NotContains(t, leaseHolders(t, leases), s.ID)
+	require.Nil(t, h.linkOf(s.ID))
+	records, err := h.store.IDs()
+	require.NoError(t, err)
+	require.NotContains(t, records, s.ID)
+	require.Len(t, records, 1, "the slot of the pool")
 }
 
 // TestSetupFromPool: an allocation from a pool is one like any other.
