@@ -158,6 +158,7 @@ var hints = []struct {
 	{applies: is(configurator.ErrUnhealthy), text: unhealthyHint},
 	{applies: is(errLeftovers), text: say("`allocnet cleanup --force` with the same IDs removes them")},
 	{applies: netnsMissing, text: say("create it first (ip netns add NAME)[--create|, or let setup --create do it]")},
+	{applies: is(errUnpublished), text: say("`allocnet publish ID PORT` publishes a port; `allocnet policy explain` is about connections without host ports")},
 	{applies: is(configurator.ErrNotFound), text: say("`allocnet ls` lists the allocations[--state-dir|; --state-dir selects the directory of their records]")},
 	{applies: is(configurator.ErrIncomplete), text: say("repeat `allocnet teardown ID`[--force|, or remove it without plugins: `allocnet cleanup --force ID`]")},
 	{applies: is(context.DeadlineExceeded), text: say("a plugin hangs, or needs a longer timeout[--timeout| (--timeout)]")},

@@ -39,6 +39,7 @@ var kinds = []errorKind{
 	{"findings", "doctor found something to repair", exitNo, is(errFindings)},
 	{"leftovers", "the audit found leftovers", exitNo, is(errLeftovers)},
 	{"unreachable", "trace: a path ends before the process of the allocation", exitNo, is(errEnds)},
+	{"unpublished", "trace: the allocation has no host port of that address family", exitNo, is(errUnpublished)},
 	{"not-found", "nothing is set up under this ID", exitNo, is(configurator.ErrNotFound)},
 	{"in-use", "the network namespace belongs to another allocation or to the host", exitUsage, is(configurator.ErrInUse)},
 	{"set-up", "the allocation is set up and would have to be torn down", exitFailure, either(is(configurator.ErrSetUp), is(errAttached))},

@@ -189,6 +189,7 @@ func TestKinds(t *testing.T) {
 		"leftovers":            errLeftovers,
 		"findings":             errFindings,
 		"unreachable":          errEnds,
+		"unpublished":          errUnpublished,
 		"no-daemon":            fmt.Errorf("%w: %w", client.ErrUnavailable, fs.ErrNotExist),
 		"not-allowed":          fmt.Errorf("%w: %w", client.ErrForbidden, fs.ErrPermission),
 		"busy":                 client.ErrBusy,
@@ -223,7 +224,7 @@ func TestKinds(t *testing.T) {
 		require.Regexp(t, "(?m)^  "+want+" +[a-z]", kindsHelp())
 	}
 	require.Equal(t, "port-conflict", newErrorReport(&allocnet.PortTakenError{}, "").Kind)
-	require.Len(t, strings.Split(kindsHelp(), "\n"), 35, "every kind is in the table above")
+	require.Len(t, strings.Split(kindsHelp(), "\n"), 36, "every kind is in the table above")
 }
 
 func TestMessageSaysNothingTwice(t *testing.T) {

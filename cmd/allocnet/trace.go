@@ -53,6 +53,9 @@ This process does it itself, also if the daemon runs. Nothing else is changed.`,
 	return c
 }
 
+// errUnpublished: the allocation has nothing to trace.
+var errUnpublished = errors.New("the allocation has no host port")
+
 // errEnds: a path ends before the process.
 var errEnds = errors.New("a path ends before the process of the allocation")
 
@@ -141,7 +144,10 @@ func targetsOf(ctx context.Context, conf allocnet.Service, what string, from net
 		}
 		targets := trace.Targets(r, from)
 		if len(targets) == 0 {
-			return nil, fmt.Errorf("trace %s: %w: it has no host ports of that address family", id, configurator.ErrNotFound)
+			if from.IsValid() {
+				return nil, fmt.Errorf("trace %s: %w in the address family of %s", id, errUnpublished, from)
+			}
+			return nil, fmt.Errorf("trace %s: %w", id, errUnpublished)
 		}
 		return targets, nil
 	}

@@ -28,6 +28,12 @@ func TestTrace(t *testing.T) {
 	for _, what := range []string{"nobody", "8081", "8080/udp"} {
 		require.Equal(t, "not-found", w.run("trace", what, "--json").failure(t, exitNo).Kind)
 	}
+	w.sandbox("plain")
+	w.run("setup", "plain").ok(t)
+	unpublished := w.run("trace", "plain", "--json").failure(t, exitNo)
+	require.Equal(t, "unpublished trace plain: the allocation has no host port", unpublished.Kind+" "+unpublished.Error)
+	require.Contains(t, unpublished.Hint, "allocnet publish")
+	w.run("teardown", "plain").ok(t)
 	require.Contains(t, w.run("trace", "8080/foo", "--json").failure(t, exitUsage).Error, "use one of tcp, udp, sctp")
 	require.Contains(t, w.run("trace", "web", "--from", "here", "--json").failure(t, exitUsage).Error, `--from "here"`)
 	w.run("teardown", "web").ok(t)
