@@ -86,7 +86,7 @@ func (a *attachment) prepare(ctx context.Context) error {
 	if err := a.requireEnforceable(); err != nil {
 		return err
 	}
-	return a.callRules(ctx)
+	return a.callRules(ctx, a.args.Host.Rules.Guard)
 }
 
 // setGroup makes the link lead to the policy at the end of the chain.
@@ -155,15 +155,23 @@ func (a *attachment) storedGroup() (uint32, error) {
 
 // callRules makes the traffic within a bridge pass the rules of the host. The table of the source
 // guard must be older than those of policies: a flush of the ruleset removes the hooks of tables one
-// after the other, and without the guard no frame passes.
-func (a *attachment) callRules(ctx context.Context) error {
+// after the other, and without the guard no frame passes. guard makes that table if it is missing.
+func (a *attachment) callRules(ctx context.Context, guard func(context.Context, ...ruleset.Family) error) error {
 	if a.policy == nil || a.bridge == "" {
 		return nil
 	}
-	if _, err := a.args.Host.RestoreGuard(ctx, ruleset.Bridge); err != nil {
+	if err := guard(ctx, ruleset.Bridge); err != nil {
 		return err
 	}
 	return a.args.Host.Kernel.EnsureBridgeRules(a.bridge)
+}
+
+// restoreRules is callRules that also restores what is missing in the table of the source guard.
+func (a *attachment) restoreRules(ctx context.Context) error {
+	return a.callRules(ctx, func(ctx context.Context, families ...ruleset.Family) error {
+		_, err := a.args.Host.RestoreGuard(ctx, families...)
+		return err
+	})
 }
 
 // Check implements sdk.Plugin.

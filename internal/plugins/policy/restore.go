@@ -20,7 +20,7 @@ func (p *plugin) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(a.callRules(ctx), a.restorePolicy(ctx)); err != nil {
+	if err := errors.Join(a.restoreRules(ctx), a.restorePolicy(ctx)); err != nil {
 		return err
 	}
 	changed, err := a.changed()
@@ -141,7 +141,7 @@ func (p *plugin) Wanted(_ context.Context, c *sdk.CmdArgs) (*sdk.Wanted, error) 
 		w.First = append(w.First, sdk.Object{
 			Key: "policy " + a.policy.ID,
 			Restore: func(ctx context.Context) (bool, error) {
-				if err := a.callRules(ctx); err != nil {
+				if err := a.restoreRules(ctx); err != nil {
 					return false, err
 				}
 				var err error
@@ -171,7 +171,7 @@ func (a *attachment) restoreLead(ctx context.Context) (changed bool, err error) 
 		if a.args.Host.Kernel.CheckBridgeRules(a.bridge) == nil {
 			return false, nil
 		}
-		return true, a.callRules(ctx)
+		return true, a.restoreRules(ctx)
 	}
 	group, err := a.group()
 	if err != nil || a.checkGroup(group) == nil {
