@@ -155,6 +155,13 @@ func TestPresets(t *testing.T) {
 			require.Equal(t, want, string(d.Verdict)+" "+d.Rule, "%s: %s", name, addr)
 		}
 	}
+	closed := &Policy{Presets: []Preset{NoHost}}
+	gateway, other := Remote{Addr: netip.MustParseAddr("10.0.0.1"), Host: true, OwnNetwork: true}, Remote{Addr: netip.MustParseAddr("192.0.2.1"), Host: true}
+	require.Equal(t, Decision{Allow, "default"}, closed.Decide(Egress, gateway, tcp(80)))
+	require.Equal(t, Decision{Deny, "preset no-host"}, closed.Decide(Egress, other, tcp(80)))
+	require.Equal(t, Decision{Allow, "host"}, closed.Decide(Ingress, other, tcp(80)))
+	closed.Egress = &Direction{Rules: []Rule{{Name: "gateway", Action: Deny, Peers: []Peer{{Name: nameHost}}}}}
+	require.Equal(t, Decision{Deny, "gateway"}, closed.Decide(Egress, gateway, tcp(80)))
 	private := &Policy{Presets: []Preset{NoPrivate}}
 	require.Equal(t, Decision{Deny, "preset no-private"}, private.Decide(Egress, Remote{Addr: netip.MustParseAddr("8.8.8.8"), Host: true}, tcp(80)))
 	require.Equal(t, Decision{Allow, "default"}, private.Decide(Ingress, from("10.0.0.1"), tcp(80)))

@@ -39,7 +39,7 @@ func TestDocument(t *testing.T) {
 	require.Len(t, policies, 4)
 
 	rules := regexp.MustCompile("`(\\{[^`\n]*\"peers\"[^`]*\\})`").FindAllStringSubmatch(text, -1)
-	require.Len(t, rules, 2)
+	require.Len(t, rules, 3)
 	for _, found := range rules {
 		_, err := policy.Parse([]byte(`{"egress":{"rules":[` + found[1] + `]}}`))
 		require.NoError(t, err, found[1])

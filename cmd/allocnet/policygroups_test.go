@@ -39,7 +39,7 @@ func testExplainGroups(t *testing.T, main string, passes bool) {
 	defer w.run("teardown", "web")
 	received := receiveAt(t, 9)
 	targets := []string{awaitLinkLocal(t, status.Interfaces[0].Name), "ff02::1", "224.0.0.1", "255.255.255.255"}
-	if main == "bridge" { // nobody has this address on a routed network
+	if main == "bridge" { // no link has this address on a routed network
 		targets = append(targets, "10.7.1.255")
 	}
 	require.Eventually(t, func() bool {

@@ -103,7 +103,7 @@ func TestExplain(t *testing.T) {
 	denial = Denial(explain(web, addr("169.254.169.254"), tcp(80)))
 	require.Equal(t, "network net", denial.Policy())
 	require.Equal(t, "preset no-metadata", denial.Rule)
-	require.Equal(t, "default", Denial(explain(web, addr("10.1.0.4"), tcp(80))).Rule, "labels in a network without policies select nobody")
+	require.Equal(t, "default", Denial(explain(web, addr("10.1.0.4"), tcp(80))).Rule, "labels in a network without policies select no allocation")
 	require.Empty(t, explain(addr("10.1.0.4"), addr("192.0.2.1"), tcp(80)))
 	require.NotNil(t, Denial(explain(addr("10.1.0.5"), addr("192.0.2.1"), tcp(80))))
 	require.Equal(t, "host", explain(addr("127.0.0.1"), db, tcp(22))[0].Rule)
