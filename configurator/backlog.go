@@ -52,7 +52,7 @@ const (
 	quietTime = 2 * time.Millisecond
 	// longestPause bounds the time between the end of a Teardown and the batch that
 	// deletes its links.
-	longestPause = 250 * time.Millisecond
+	longestPause = time.Second
 	// drainTime bounds Close.
 	drainTime = 10 * time.Second
 	// settleTime bounds how long a failed ADD waits for removals that may hold what it

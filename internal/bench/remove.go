@@ -76,9 +76,13 @@ func removeOne(ctx context.Context, sys system, s *slot, m *samples) error {
 	return errors.Join(err, settle(sys))
 }
 
-// removeMany measures the rate of concurrent removals until the last one returns.
+// removeMany measures the rate of concurrent removals until the last one returns. They begin when
+// the kernel has ended the background work that the ADDs have caused.
 func removeMany(ctx context.Context, sys system, slots []*slot, m *samples) error {
 	if err := fill(ctx, sys, slots); err != nil {
+		return err
+	}
+	if err := quiet(ctx); err != nil {
 		return err
 	}
 	var whole samples

@@ -270,14 +270,21 @@ func (e *Engine) Disconnect(ctx context.Context, r *engine.Request) error {
 		return fmt.Errorf("disconnect allocation %q: %w", r.ID, err)
 	}
 	for i, a := range slices.Backward(r.Attachments) {
-		c := e.newChain(exec, r, i)
-		for j := range slices.Backward(a.Network.List.Plugins) {
-			if err := c.run(ctx, sdk.Disconnect, j, a.Result); err != nil {
-				return fmt.Errorf("disconnect allocation %q: network %q: %w", r.ID, a.Network.Name, err)
-			}
+		if err := disconnectChain(ctx, e.newChain(exec, r, i), a); err != nil {
+			return fmt.Errorf("disconnect allocation %q: network %q: %w", r.ID, a.Network.Name, err)
 		}
 	}
 	return nil
+}
+
+func disconnectChain(ctx context.Context, c *chain, a engine.Attachment) error {
+	c.common.Removals = &sdk.Removals{}
+	for i := range slices.Backward(a.Network.List.Plugins) {
+		if err := c.run(ctx, sdk.Disconnect, i, a.Result); err != nil {
+			return err
+		}
+	}
+	return c.common.Removals.Apply(ctx, c.exec.Host)
 }
 
 // ranBinaries reports whether a plugin of the request may have run as a binary.

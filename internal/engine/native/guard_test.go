@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -135,6 +136,7 @@ func newWitness(t testing.TB, netns string) *witness {
 		return err
 	})
 	t.Cleanup(func() { unix.Close(w.fd) })
+	require.NoError(t, unix.SetsockoptInt(w.fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1))
 	require.NoError(t, unix.SetsockoptTimeval(w.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 10}))
 	return w
 }
@@ -153,16 +155,32 @@ func (w *witness) seen(text string) (forged bool) {
 	}
 }
 
-// say sends a frame from a container's own address.
+// say sends a frame from a container's own address to all others.
 func say(t testing.TB, netns string, source netip.Addr, text string) {
+	t.Helper()
+	tell(t, netns, broadcast, source, text)
+}
+
+// tell sends a frame from a container's own address to one MAC.
+func tell(t testing.TB, netns string, to net.HardwareAddr, source netip.Addr, text string) {
 	t.Helper()
 	within(t, netns, func() error {
 		fd, link, err := packets()
 		require.NoError(t, err)
 		defer unix.Close(fd)
-		_, err = unix.Write(fd, datagram(broadcast, link.HardwareAddr, source, text))
+		_, err = unix.Write(fd, datagram(to, link.HardwareAddr, source, text))
 		return err
 	})
+}
+
+// macOf returns the MAC of a container.
+func macOf(t testing.TB, r *engine.Request) net.HardwareAddr {
+	t.Helper()
+	list := r.Attachments[0].Result.Interfaces
+	i := slices.IndexFunc(list, func(one *types100.Interface) bool { return one.Sandbox != "" })
+	mac, err := net.ParseMAC(list[i].Mac)
+	require.NoError(t, err)
+	return mac
 }
 
 func addressOf(r *engine.Request, i int) netip.Addr {
@@ -222,6 +240,79 @@ func (h *testHost) floodedLife(conf object, guarded bool) {
 		require.NoError(t, h.Del(t.Context(), one))
 	}
 	require.NotContains(t, portTable(t), `comment "allocnet:`)
+}
+
+// TestDisconnectedPort: a guarded port without elements passes no frame from its container and none
+// to its MAC. Disconnect takes every other port down.
+func TestDisconnectedPort(t *testing.T) {
+	h := newTestHost(t)
+	privhost.Require(t, "ip", "nft")
+	for name, c := range map[string]struct {
+		guard bool
+		group string
+		up    bool
+	}{
+		"guarded":                   {guard: true, up: true},
+		"moved out of the group":    {guard: true, group: "0"},
+		"moved to a group of links": {guard: true, group: fmt.Sprint(names.GuardedGroup)},
+		"without the table":         {guard: true, group: "flush", up: true},
+		"without the guard":         {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h.t = t
+			conf := with(h.bridged("br0", "10.77.0.0/24"), "sourceGuard", c.guard)
+			r := h.request(network(t, "net", "1.0.0", nil, conf))
+			unguarded := h.request(network(t, "net", "1.0.0", nil, with(conf, "sourceGuard", false)))
+			neighbour, speaker := h.another("neighbour", unguarded), h.another("speaker", unguarded)
+			for _, one := range []*engine.Request{r, neighbour, speaker} {
+				h.add(one)
+			}
+			veth, mac := r.Attachments[0].Result.Interfaces[1].Name, macOf(t, r)
+			there, here := newWitness(t, neighbour.Netns), newWitness(t, r.Netns)
+			exchange := func(text string) (sent, received bool) {
+				t.Helper()
+				say(t, r.Netns, addressOf(r, 0), "FORGED")
+				say(t, speaker.Netns, addressOf(speaker, 0), text)
+				sent = there.seen(text)
+				tell(t, neighbour.Netns, mac, addressOf(neighbour, 0), "FORGED")
+				say(t, neighbour.Netns, addressOf(neighbour, 0), "to r "+text)
+				return sent, here.seen("to r " + text)
+			}
+			sent, received := exchange("before")
+			require.True(t, sent)
+			require.True(t, received)
+			switch c.group {
+			case "":
+			case "flush":
+				run(t, "nft", "delete", "table", "bridge", "allocnet")
+			default:
+				run(t, "ip", "link", "set", "dev", veth, "group", c.group)
+			}
+			require.NoError(t, h.Disconnect(t.Context(), r))
+			require.Equal(t, c.up, strings.Contains(run(t, "ip", "link", "show", "dev", veth), ",UP"))
+			if c.up {
+				sent, received = exchange("after")
+				require.False(t, sent)
+				require.False(t, received)
+			}
+			for _, one := range []*engine.Request{r, neighbour, speaker} {
+				require.NoError(t, h.Del(t.Context(), one))
+			}
+		})
+	}
+}
+
+// TestDisconnectedLink: Disconnect takes a routed link down.
+func TestDisconnectedLink(t *testing.T) {
+	h := newTestHost(t)
+	privhost.Require(t, "ip")
+	r := h.request(network(t, "net", "1.0.0", nil, object{"type": "ptp", "ipam": object{"type": "host-local", "subnet": "10.77.0.0/24", "dataDir": h.dir + "/leases"}}))
+	h.add(r)
+	veth := r.Attachments[0].Result.Interfaces[0].Name
+	require.Contains(t, run(t, "ip", "link", "show", "dev", veth), ",UP")
+	require.NoError(t, h.Disconnect(t.Context(), r))
+	require.NotContains(t, run(t, "ip", "link", "show", "dev", veth), ",UP")
+	require.NoError(t, h.Del(t.Context(), r))
 }
 
 // TestGuardAfterFlush: while a process holds the guard, frames of guarded ports are dropped

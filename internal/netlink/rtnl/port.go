@@ -1,10 +1,12 @@
 package rtnl
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
+	"strconv"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -126,6 +128,14 @@ func (b *Batch) SetGroup(index int, group uint32) {
 // BringUp brings a link up, without the settings of SetUp.
 func (b *Batch) BringUp(index int) {
 	putLink(b.begin("bring up link", unix.RTM_NEWLINK, 0), index, unix.IFF_UP)
+}
+
+// IsInGroup reports whether a link of the host is in an interface group, according to sysfs. Unlike a
+// request of rtnetlink, it does not wait for the kernel's configuration lock. It returns false if
+// sysfs does not have the link.
+func (h *Host) IsInGroup(name string, group uint32) bool {
+	value, err := readShort("/sys/class/net/" + name + "/netdev_group")
+	return err == nil && string(bytes.TrimSpace(value)) == strconv.FormatUint(uint64(group), 10)
 }
 
 // EnsureGroup puts a link of the host into a group, unless it is in that group.

@@ -87,6 +87,20 @@ type Elements struct {
 	Policed []Policed
 }
 
+// Append adds the elements of more, which have the same owner. It keeps the Zone of e.
+func (e *Elements) Append(more *Elements) {
+	e.Masquerade = append(e.Masquerade, more.Masquerade...)
+	e.Exempt = append(e.Exempt, more.Exempt...)
+	e.Published = append(e.Published, more.Published...)
+	e.Mappings = append(e.Mappings, more.Mappings...)
+	e.Open = append(e.Open, more.Open...)
+	e.Announced = append(e.Announced, more.Announced...)
+	e.Guarded = append(e.Guarded, more.Guarded...)
+	e.Ports = append(e.Ports, more.Ports...)
+	e.Known = append(e.Known, more.Known...)
+	e.Policed = append(e.Policed, more.Policed...)
+}
+
 // Policed is an address to which a policy applies. Packets that it denies are counted.
 type Policed struct {
 	Address netip.Addr

@@ -116,6 +116,20 @@ func (b *bridge) isGuarded(port rtnl.Port) bool {
 	return !b.guardsSources() || port.Group == names.GuardedPortGroup && port.Hooked
 }
 
+// closesWithoutElements reports whether the source guard drops what comes from the port of an
+// attachment, and what is sent to its MAC, as soon as the port has no elements. To take a link down
+// takes longer: the kernel walks the forwarding table of the bridge, and waits for RCU, while it holds
+// its configuration lock.
+func (b *bridge) closesWithoutElements(ctx context.Context, c *sdk.CmdArgs) (bool, error) {
+	if !b.guardsSources() {
+		return false, nil
+	}
+	if err := c.Host.Guard(ctx, ruleset.Bridge); err != nil {
+		return false, err
+	}
+	return c.Host.Kernel.IsInGroup(c.Owner(b.Name).Veth(), names.GuardedPortGroup), nil
+}
+
 // guardPort adds to the changes what makes a port a guarded one. attached reports that the
 // changes attach it to the bridge, after which its frames do not pass the rules.
 func (b *bridge) guardPort(changes *rtnl.Batch, port rtnl.Port, attached bool) (changed bool) {

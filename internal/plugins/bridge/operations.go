@@ -177,7 +177,11 @@ func (b *bridge) isConnected(c *sdk.CmdArgs, r *types100.Result) (bool, error) {
 
 // Disconnect implements sdk.Disconnecter. A VLAN's tags and the MAC check stay until DEL.
 func (b *bridge) Disconnect(ctx context.Context, c *sdk.CmdArgs) error {
-	return veth.Disconnect(ctx, c, &b.Common, b.rules)
+	closed, err := b.closesWithoutElements(ctx, c)
+	if err != nil {
+		return err
+	}
+	return veth.Disconnect(ctx, c, &b.Common, b.rules, closed)
 }
 
 // Status implements sdk.Plugin.

@@ -48,7 +48,7 @@ func (native) del(ctx context.Context, c *sdk.CmdArgs, p *attachment) error {
 	if len(p.addresses) == 0 {
 		return errors.Join(guardErr, sdk.DelOwned(ctx, c, p.network))
 	}
-	if err := c.Host.Rules.Del(ctx, p.elements(c)); err != nil {
+	if err := c.DelElements(ctx, p.elements(c)); err != nil {
 		return errors.Join(guardErr, fmt.Errorf("remove addresses %v: %w", p.addresses, err))
 	}
 	return guardErr

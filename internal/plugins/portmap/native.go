@@ -29,7 +29,7 @@ func (native) check(ctx context.Context, c *sdk.CmdArgs, p *publication) error {
 
 func (native) del(ctx context.Context, c *sdk.CmdArgs, p *publication) error {
 	if len(p.addresses) > 0 && len(p.mappings) > 0 {
-		return c.Host.Rules.Del(ctx, p.elements(c))
+		return c.DelElements(ctx, p.elements(c))
 	}
 	if len(p.addresses) > 0 && p.snat && !p.published(ctx, c) {
 		return nil

@@ -299,7 +299,7 @@ func (p *ptp) Bind(ctx context.Context, c *sdk.CmdArgs) error {
 
 // Disconnect implements sdk.Disconnecter.
 func (p *ptp) Disconnect(ctx context.Context, c *sdk.CmdArgs) error {
-	return veth.Disconnect(ctx, c, &p.Common, p.rules)
+	return veth.Disconnect(ctx, c, &p.Common, p.rules, false)
 }
 
 // Status implements sdk.Plugin.

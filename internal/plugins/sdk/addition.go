@@ -183,16 +183,7 @@ func (x *Additions) added(ctx context.Context) {
 func (x *Additions) elements() *ruleset.Elements {
 	all := &ruleset.Elements{Owner: x.list[0].Elements.Owner}
 	for _, n := range x.list {
-		e := n.Elements
-		all.Masquerade = append(all.Masquerade, e.Masquerade...)
-		all.Exempt = append(all.Exempt, e.Exempt...)
-		all.Published = append(all.Published, e.Published...)
-		all.Mappings = append(all.Mappings, e.Mappings...)
-		all.Open = append(all.Open, e.Open...)
-		all.Guarded = append(all.Guarded, e.Guarded...)
-		all.Known = append(all.Known, e.Known...)
-		all.Policed = append(all.Policed, e.Policed...)
-		all.Ports = append(all.Ports, e.Ports...)
+		all.Append(n.Elements)
 	}
 	return all
 }

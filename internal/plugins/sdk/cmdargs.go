@@ -40,6 +40,8 @@ type CmdArgs struct {
 	Link *PendingLink
 	// Additions collects the elements that ADD adds; nil adds them at once.
 	Additions *Additions
+	// Removals collects what Disconnect removes; nil removes it at once.
+	Removals *Removals
 	// Unchanged is for a Binder: no other program has changed the rules, nor the links
 	// of the result, since its ADD.
 	Unchanged bool

@@ -34,20 +34,22 @@ func Detach(ctx context.Context, c *sdk.CmdArgs, common *sdk.Common, ipam IPAM, 
 	return err
 }
 
-// Disconnect takes the link of an attachment down, and removes its rules and its tracked
-// connections: see sdk.Disconnecter. It is for attachments whose result and link are those
-// of allocnet's plugins.
-func Disconnect(ctx context.Context, c *sdk.CmdArgs, common *sdk.Common, rules Rules) error {
+// Disconnect removes the rules and the tracked connections of an attachment, and takes its link
+// down unless the link passes nothing without its rules: see sdk.Disconnecter. It is for attachments
+// whose result and link are those of allocnet's plugins.
+func Disconnect(ctx context.Context, c *sdk.CmdArgs, common *sdk.Common, rules Rules, closedByRules bool) error {
 	previous, name := c.PreviousOfDel(common), c.Owner(common.Name).Veth()
 	if previous == nil || !has(previous, name, "") || rules.Masquerade.hasBackend() {
 		return sdk.ErrNeedsDel
 	}
-	rulesErr := rules.Del(ctx, c, previous)
-	_, linkErr := c.Host.Kernel.SetDown(name)
-	if err := errors.Join(rulesErr, linkErr); err != nil {
+	err := rules.Del(ctx, c, previous)
+	if err == nil && !closedByRules {
+		_, err = c.Host.Kernel.SetDown(name)
+	}
+	if err != nil {
 		return err
 	}
-	return c.Host.Conntrack.FlushAddresses(ctx, sdk.Addresses(previous)...)
+	return c.FlushAddresses(ctx, sdk.Addresses(previous)...)
 }
 
 // disconnect flushes the connections of the addresses. The native host-local plugin

@@ -50,7 +50,7 @@ func (u Rules) Del(ctx context.Context, c *sdk.CmdArgs, r *types100.Result) erro
 	case r == nil:
 		return sdk.DelOwned(ctx, c, u.Network)
 	}
-	return c.Host.Rules.Del(ctx, u.elements(c, r))
+	return c.DelElements(ctx, u.elements(c, r))
 }
 
 // Check returns an error if a rule of an attachment is missing. It does not check rules that the
