@@ -69,7 +69,11 @@ type Service struct {
 
 // Selection is a set of addresses of allocations. Its elements have owners.
 type Selection struct {
-	Name    string // up to 16 characters, letters and digits
+	Name string // up to 16 characters, letters and digits
+	// Present states that the selection is in the kernel with its members, as HasSelection has
+	// reported. If that is no longer true, AddPolicy returns an error for which errors.Is finds
+	// ENOENT, and has changed nothing.
+	Present bool
 	Members []Member
 }
 
@@ -113,7 +117,8 @@ func (r *Ruleset) makePolicy(ctx context.Context, p *Policy, linked bool) error 
 	}
 	var err error
 	for range attempts {
-		if err = r.addPolicy(ctx, all, linked); !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EEXIST) {
+		err = r.addPolicy(ctx, all, linked)
+		if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOENT) && p.needsSelections() {
 			break
 		}
 		if ensureErr := r.EnsurePolicies(ctx); ensureErr != nil {
@@ -124,6 +129,11 @@ func (r *Ruleset) makePolicy(ctx context.Context, p *Policy, linked bool) error 
 		return fmt.Errorf("add policy %s: %w", p.ID, err)
 	}
 	return nil
+}
+
+// needsSelections reports whether a selection has to exist already.
+func (p *Policy) needsSelections() bool {
+	return slices.ContainsFunc(p.Selections, func(s Selection) bool { return s.Present })
 }
 
 // EnsurePolicies makes the tables of policies where they are missing or incomplete.

@@ -20,14 +20,14 @@ func examplePolicy() *Policy {
 	return &Policy{
 		ID: "0123456789abcdef", Group: names.FirstPolicyGroup + 1,
 		Egress: []Stage{
-			{Rules: []PolicyRule{{Name: "preset no-metadata", Deny: true, Peer: Peer{Prefixes: prefixes("169.254.169.254/32", "fd00:ec2::254/128")}}}},
+			{Rules: []PolicyRule{{Name: "preset no-metadata", Deny: true, Peer: Peer{Prefixes: prefixes("169.254.169.254/32", "100.100.100.200/32", "fd00:ec2::254/128")}}}},
 			{Deny: true, Rules: []PolicyRule{
 				{Name: "egress.rules[0]", Peer: Peer{Selection: "aa"}, Service: Service{Protocol: unix.IPPROTO_TCP, First: 443, Last: 443}},
 				{Name: "egress.rules[1]", Peer: Peer{Host: true}, Service: Service{Protocol: unix.IPPROTO_UDP, First: 53, Last: 54}},
 				{Name: "egress.rules[2]", Peer: Peer{World: true, Except: prefixes("169.254.0.0/16", "fe80::/10")}},
 				{Name: "egress.rules[3]", Service: Service{Protocol: unix.IPPROTO_ICMP, Type: &ping}},
 				{Name: "egress.rules[4]", Service: Service{Protocol: unix.IPPROTO_ICMPV6, Type: &ping6}},
-				{Name: "egress.rules[5]", Peer: Peer{Prefixes: prefixes("10.0.0.0/8")}, Service: Service{Protocol: unix.IPPROTO_SCTP}},
+				{Name: "egress.rules[5]", Peer: Peer{Prefixes: prefixes("10.0.0.0/8", "192.168.7.0/24", "172.16.9.1/32")}, Service: Service{Protocol: unix.IPPROTO_SCTP}},
 			}},
 			{Rules: []PolicyRule{
 				{Name: "preset no-host", Deny: true, Peer: Peer{Host: true, Except: prefixes("10.1.0.0/16", "fe80::/10")}},
@@ -118,7 +118,8 @@ func TestPolicyIsRepaired(t *testing.T) {
 		{"flush", "map", "ip", names.PolicyTable, "egress_links"},
 		{"flush", "map", "ip6", names.PolicyTable, "ingress_links"},
 		{"flush", "set", "ip", names.PolicyTable, "selection_aa"},
-		{"flush", "set", "ip6", names.PolicyTable, chain + "_1_2"},
+		{"flush", "set", "ip", names.PolicyTable, chain + "_1_5"},
+		{"flush", "set", "ip", names.PolicyTable, chain + "_0_0_addresses"},
 		{"delete", "table", "ip", names.PolicyTable},
 		{"flush", "ruleset"},
 	} {
@@ -153,6 +154,35 @@ func TestOrphansOfOneFamily(t *testing.T) {
 	found, err := openAnother(t).HasPolicies(t.Context())
 	require.NoError(t, err)
 	require.False(t, found)
+}
+
+// TestPresentSelection: a policy whose selection is Present leaves its members alone. If the selection
+// is missing, nothing is added.
+func TestPresentSelection(t *testing.T) {
+	r := open(t)
+	nft(t, "flush", "ruleset")
+	first, second := examplePolicy(), examplePolicy()
+	second.ID, second.Group = "another", second.Group+1
+	second.Selections = []Selection{{Name: "aa", Present: true}}
+	require.NoError(t, r.EnsurePolicies(t.Context()))
+	empty := nft(t, "list", "ruleset")
+	found, err := r.HasSelection(t.Context(), "aa")
+	require.NoError(t, err)
+	require.False(t, found)
+	require.ErrorIs(t, r.AddPolicy(t.Context(), second), unix.ENOENT)
+	require.Equal(t, empty, nft(t, "list", "ruleset"))
+
+	require.NoError(t, r.AddPolicy(t.Context(), first))
+	found, err = r.HasSelection(t.Context(), "aa")
+	require.NoError(t, err)
+	require.True(t, found)
+	require.NoError(t, r.AddPolicy(t.Context(), second))
+	require.NoError(t, r.CheckPolicy(t.Context(), first), "with the member")
+	require.NoError(t, r.CheckPolicy(t.Context(), second))
+	nft(t, "delete", "table", "ip6", names.PolicyTable)
+	found, err = r.HasSelection(t.Context(), "aa")
+	require.NoError(t, err)
+	require.False(t, found, "in one family only")
 }
 
 // TestPolicyGroupTaken: a policy does not get the group of another one, nor removes its link.

@@ -2,6 +2,7 @@ package ruleset
 
 import (
 	"encoding/binary"
+	"net"
 	"net/netip"
 	"slices"
 
@@ -32,6 +33,14 @@ func prefixSet(t *table, name string) *set {
 	return s
 }
 
+// addressSet returns the set of a rule whose prefixes are all single addresses.
+func addressSet(t *table, name string) *set {
+	_, addr := tableNamed("", t.family)
+	s := t.policySet(name+"_addresses", addr)
+	s.shared = true
+	return s
+}
+
 // policyChain returns the name of the chain of a policy for one direction.
 func policyChain(id string, direction int) names.PolicyChain {
 	return names.PolicyChain{ID: id, Direction: directions[direction], Stage: names.NoStage}
@@ -41,7 +50,7 @@ func policyChain(id string, direction int) names.PolicyChain {
 type policyObjects struct {
 	table      *table
 	id         string
-	selections []*set
+	selections []*set // those that are to be made
 	sets       []*set // of prefixes
 	elements   []element
 	chains     []chain
@@ -57,7 +66,9 @@ func (p *Policy) objects(t *table) (*policyObjects, error) {
 	}
 	for _, s := range p.Selections {
 		set := selectionSet(t, s.Name)
-		n.selections = append(n.selections, set)
+		if !s.Present {
+			n.selections = append(n.selections, set)
+		}
 		for _, m := range s.Members {
 			n.elements = append(n.elements, members(set, m)...)
 		}
@@ -146,11 +157,8 @@ func (n *policyObjects) peer(name string, d int, p *Peer) ([]expr.Any, bool) {
 	case p.Selection != "":
 		return []expr.Any{t.peer(d, 0), inSet(selectionSet(t, p.Selection))}, true
 	case len(p.Prefixes) > 0:
-		s := n.prefixes(name, p.Prefixes)
-		if s == nil {
-			return nil, false
-		}
-		return []expr.Any{t.peer(d, 0), protocol(t.addrLen), inSet(s)}, true
+		exprs := n.prefixes(name, d, p.Prefixes, true)
+		return exprs, exprs != nil
 	case p.Host:
 		return n.except(name, d, p, append(local, equal(native(unix.RTN_LOCAL)))), true
 	case p.Allocations:
@@ -166,30 +174,53 @@ func (n *policyObjects) peer(name string, d int, p *Peer) ([]expr.Any, bool) {
 
 // except appends the condition that the peer is not one of Except.
 func (n *policyObjects) except(name string, d int, p *Peer, exprs []expr.Any) []expr.Any {
-	if s := n.prefixes(name, p.Except); s != nil {
-		exprs = append(exprs, n.table.peer(d, 0), protocol(n.table.addrLen), notInSet(s))
-	}
-	return exprs
+	return append(exprs, n.prefixes(name, d, p.Except, false)...)
 }
 
-// prefixes adds a set of prefixes, or returns nil if none is of the family.
-func (n *policyObjects) prefixes(name string, list []netip.Prefix) *set {
-	s := prefixSet(n.table, name)
-	before := len(n.elements)
+// prefixes returns the expressions that match a peer if one of the prefixes contains it, or if none
+// does. It returns nil if no prefix is of the family. A single prefix is part of the rule, and single
+// addresses are elements of a hash table: the insertion of prefixes into a set of ranges is most of
+// what a new policy costs (nft_pipapo_insert).
+func (n *policyObjects) prefixes(name string, d int, list []netip.Prefix, contained bool) []expr.Any {
+	var of []netip.Prefix
+	addresses := true
 	for _, p := range list {
 		if p = unmap(p).Masked(); p.Addr().Is4() == (n.table.family == unix.NFPROTO_IPV4) {
-			e := element{set: s}
-			copy(e.key[:], p.Addr().AsSlice())
-			copy(e.end[:], last(p))
-			e.end[n.table.addrLen] = 0xff
-			n.elements = append(n.elements, e)
+			of, addresses = append(of, p), addresses && p.IsSingleIP()
 		}
 	}
-	if len(n.elements) == before {
+	peer := n.table.peer(d, 0)
+	switch {
+	case len(of) == 0:
 		return nil
+	case len(of) == 1:
+		exprs := []expr.Any{peer}
+		if !addresses {
+			exprs = append(exprs, mask(net.CIDRMask(of[0].Bits(), of[0].Addr().BitLen()), make([]byte, n.table.addrLen)))
+		}
+		if contained {
+			return append(exprs, equal(of[0].Addr().AsSlice()))
+		}
+		return append(exprs, unequal(of[0].Addr().AsSlice()))
+	}
+	exprs, s := []expr.Any{peer}, addressSet(n.table, name)
+	if !addresses {
+		exprs, s = append(exprs, protocol(n.table.addrLen)), prefixSet(n.table, name)
 	}
 	n.sets = append(n.sets, s)
-	return s
+	for _, p := range of {
+		e := element{set: s}
+		copy(e.key[:], p.Addr().AsSlice())
+		if s.interval {
+			copy(e.end[:], last(p))
+			e.end[n.table.addrLen] = 0xff
+		}
+		n.elements = append(n.elements, e)
+	}
+	if contained {
+		return append(exprs, inSet(s))
+	}
+	return append(exprs, notInSet(s))
 }
 
 func (n *policyObjects) service(s *Service) ([]expr.Any, bool) {

@@ -99,6 +99,47 @@ func TestPolicyMissingAtADD(t *testing.T) {
 	}
 }
 
+// TestPolicyOfPresentSelection: an ADD that makes a policy does not read the members of a selection
+// that another policy has, so its time does not depend on their number. If the selection is missing
+// in the kernel, it does.
+func TestPolicyOfPresentSelection(t *testing.T) {
+	g := newGuardTest(t)
+	dir, conf := t.TempDir(), guardedLinks("net")
+	g.native.exec.Host.Policies = policystate.New(dir)
+	selecting := func(id, port string) object {
+		o := policed(conf, id, "")
+		o["runtimeConfig"].(object)["policy"].(object)["policy"] = object{"egress": object{"default": "deny", "rules": []any{object{
+			"peers":    []any{object{"labels": object{"app": "member"}}},
+			"services": []any{object{"protocol": "tcp", "ports": port}},
+		}}}}
+		return o
+	}
+	var attached []func() error
+	add := func(id string, own object) error {
+		a, result, _ := g.add(id, conf)
+		t.Cleanup(func() { _, _ = g.native.run("DEL", a, withResult(t, conf, result)) })
+		attached = append(attached, func() error { return g.run("DEL", a, own, result) })
+		return g.run("ADD", a, own, result)
+	}
+	require.NoError(t, add("member", policed(conf, "member", "")))
+	require.NoError(t, add("first", selecting("first", "1")))
+	found, err := filepath.Glob(filepath.Join(dir, "members", "by", policystate.LabelKey("app", "member"), "*"))
+	require.NoError(t, err)
+	require.Len(t, found, 1)
+	file := filepath.Join(dir, "members", filepath.Base(found[0])+".json")
+	whole, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(file, []byte("{"), 0o600))
+	require.NoError(t, add("second", selecting("second", "2")))
+	output(t, "nft", "delete", "table", "ip", names.PolicyTable)
+	require.ErrorContains(t, add("third", selecting("third", "3")), file)
+	require.NoError(t, os.WriteFile(file, whole, 0o600))
+	for _, del := range slices.Backward(attached) {
+		require.NoError(t, del())
+	}
+	require.NotContains(t, output(t, "nft", "list", "table", "ip6", names.PolicyTable), "selection_")
+}
+
 // policyTables returns the lines of the tables of policies.
 func policyTables(t *testing.T) string {
 	t.Helper()

@@ -56,14 +56,7 @@ func (f files) write(id string, text []byte) error {
 	if err := os.MkdirAll(f.dir, 0o700); err != nil {
 		return err
 	}
-	draft := f.draft(id)
-	if err = smallfile.WriteOwn(draft, text); err == nil {
-		err = os.Rename(draft, path)
-	}
-	if err != nil {
-		return errors.Join(err, removeFile(draft))
-	}
-	return nil
+	return smallfile.ReplaceOwn(path, f.draft(id), text)
 }
 
 // remove removes the file of a container, and one that a write left incomplete.

@@ -49,13 +49,7 @@ func (a *attachment) add(ctx context.Context, s *policystate.Session, p *policys
 			return err
 		}
 		if err = s.Begin(p); err == nil {
-			var wanted *ruleset.Policy
-			if wanted, err = inKernel(p); err == nil {
-				err = populate(s.Store, p, wanted)
-			}
-			if err == nil {
-				err = a.args.Host.Rules.AddPolicy(ctx, wanted)
-			}
+			err = addToKernel(ctx, a.args.Host, s, p)
 		}
 		// By a policy of another state directory, or one that began before this one was made.
 		if !errors.Is(err, ruleset.ErrGroupTaken) && !errors.Is(err, policystate.ErrGroupTaken) {
@@ -63,6 +57,36 @@ func (a *attachment) add(ctx context.Context, s *policystate.Session, p *policys
 		}
 	}
 	return fmt.Errorf("policy %s: no group of links is free", p.ID)
+}
+
+// addToKernel adds a stored policy to the kernel. It does not read the members of selections that
+// other policies have already: each member adds itself.
+func addToKernel(ctx context.Context, host *sdk.Host, s *policystate.Session, p *policystate.Policy) error {
+	wanted, err := inKernel(p)
+	if err != nil {
+		return err
+	}
+	for i := range wanted.Selections {
+		one := &wanted.Selections[i]
+		if one.Present, err = host.Rules.HasSelection(ctx, one.Name); err != nil {
+			return err
+		}
+	}
+	err = populateAndAdd(ctx, host, s, p, wanted)
+	if errors.Is(err, unix.ENOENT) { // another program has removed a selection meanwhile
+		for i := range wanted.Selections {
+			wanted.Selections[i].Present, wanted.Selections[i].Members = false, nil
+		}
+		err = populateAndAdd(ctx, host, s, p, wanted)
+	}
+	return err
+}
+
+func populateAndAdd(ctx context.Context, host *sdk.Host, s *policystate.Session, p *policystate.Policy, wanted *ruleset.Policy) error {
+	if err := populate(s.Store, p, wanted); err != nil {
+		return err
+	}
+	return host.Rules.AddPolicy(ctx, wanted)
 }
 
 // inKernel returns a stored policy for the kernel, without the members of its selections.
@@ -78,9 +102,12 @@ func inKernel(p *policystate.Policy) (*ruleset.Policy, error) {
 	return wanted, nil
 }
 
-// populate adds the members to the selections of a policy.
+// populate adds the members to the selections of a policy that are not Present.
 func populate(store *policystate.Store, p *policystate.Policy, wanted *ruleset.Policy) error {
 	for i, n := range p.Selections {
+		if wanted.Selections[i].Present {
+			continue
+		}
 		candidates, err := store.Members(n.Label)
 		if err != nil {
 			return err

@@ -48,12 +48,8 @@ func (b *backup) write(file string) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return fmt.Errorf("create the directory of backups: %w", err)
 	}
-	draft := file + draftSuffix
-	if err = smallfile.WriteOwn(draft, data); err == nil {
-		err = os.Rename(draft, file)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("write backup: %w", err), remove(draft))
+	if err := smallfile.ReplaceOwn(file, file+draftSuffix, data); err != nil {
+		return fmt.Errorf("write backup: %w", err)
 	}
 	return nil
 }

@@ -12,7 +12,8 @@
 //	policies/ID.json          a policy
 //	policies/ID.users/KEY     an empty file for each attachment with the policy
 //	groups/NUMBER             a symbolic link for each group of links, to the ID of its policy
-//	selections/NAME.json      a selection, with the policies that use it
+//	selections/NAME.json      a selection
+//	selections/NAME.users/ID  an empty file for each policy that uses it
 //	selections/by/LABEL/NAME  an empty file for one of the labels that it requires
 //
 // A policy without a directory of users is one that is being made or removed, or one whose

@@ -111,7 +111,7 @@ func (s *Store) Members(label string) ([]*Member, error) {
 	if label == "" {
 		dir, suffix = s.dir+"/members", ".json"
 	}
-	keys, err := list(dir, suffix)
+	keys, err := list(dir, suffix, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -133,16 +133,16 @@ func (s *Store) Members(label string) ([]*Member, error) {
 func (s *Session) SelectionsOf(m *Member) ([]Selection, error) {
 	var found []Selection
 	for _, label := range slices.Concat(m.labels(), m.Stale, []string{anyLabel}) {
-		names, err := list(s.by("selections", label), "")
+		names, err := list(s.by("selections", label), "", 0)
 		if err != nil {
 			return nil, err
 		}
 		for _, name := range names {
-			var n usedSelection
+			var n Selection
 			if exists, err := read(s.selection(name), &n); err != nil {
 				return nil, err
 			} else if exists {
-				found = append(found, n.Selection)
+				found = append(found, n)
 			}
 		}
 	}
@@ -152,10 +152,10 @@ func (s *Session) SelectionsOf(m *Member) ([]Selection, error) {
 // DropOrphans removes what processes have left that died during a change: labels that no member
 // has, and drafts of files. The store is locked exclusively.
 func (s *Session) DropOrphans() error {
-	labels, err := list(filepath.Join(s.dir, "members", "by"), "")
+	labels, err := list(filepath.Join(s.dir, "members", "by"), "", 0)
 	errs := []error{err}
 	for _, label := range labels {
-		keys, err := list(s.by("members", label), "")
+		keys, err := list(s.by("members", label), "", 0)
 		errs = append(errs, err)
 		for _, key := range keys {
 			m, err := s.Member(key)
@@ -174,7 +174,7 @@ func (s *Session) DropOrphans() error {
 
 // dropDrafts removes the drafts in a directory. The store is locked exclusively.
 func (s *Session) dropDrafts(dir string) error {
-	drafts, err := list(filepath.Join(s.dir, dir), draftSuffix)
+	drafts, err := list(filepath.Join(s.dir, dir), draftSuffix, 0)
 	errs := []error{err}
 	for _, name := range drafts {
 		errs = append(errs, os.RemoveAll(filepath.Join(s.dir, dir, name+draftSuffix)))

@@ -45,16 +45,12 @@ func (s *Store) Policy(id string) (*Policy, error) {
 }
 
 // Policies returns the IDs of all policies.
-func (s *Store) Policies() ([]string, error) { return list(filepath.Join(s.dir, "policies"), ".json") }
+func (s *Store) Policies() ([]string, error) {
+	return list(filepath.Join(s.dir, "policies"), ".json", 0)
+}
 
 // Users returns the keys of the users of a policy.
-func (s *Store) Users(id string) ([]string, error) { return list(s.users(id), "") }
-
-// usedSelection is a selection with the IDs of the policies that use it.
-type usedSelection struct {
-	Selection
-	Policies []string `json:"policies"`
-}
+func (s *Store) Users(id string) ([]string, error) { return list(s.users(id), "", 0) }
 
 // ErrGroupTaken: another policy of the store has the group of links.
 var ErrGroupTaken = errors.New("another policy has the group of links")
@@ -79,18 +75,20 @@ func (s *Session) Begin(p *Policy) error {
 		return err
 	}
 	for _, n := range p.Selections {
-		used := usedSelection{}
-		if _, err := read(s.selection(n.Name), &used); err != nil {
+		inUse, err := touch(filepath.Join(s.selecting(n.Name), p.ID))
+		if err != nil {
 			return err
 		}
-		used.Selection = n
-		if !slices.Contains(used.Policies, p.ID) {
-			used.Policies = append(used.Policies, p.ID)
+		if inUse { // another policy has stored it
+			continue
 		}
-		if err := write(s.selection(n.Name), used); err != nil {
+		if err := write(s.selection(n.Name), n); err != nil {
 			return err
 		}
 		if err := mark(s.by("selections", n.label()), n.Name); err != nil {
+			return err
+		}
+		if err := mark(s.selecting(n.Name), p.ID); err != nil {
 			return err
 		}
 	}
@@ -187,11 +185,11 @@ func (s *Session) UnusedOf(ids []string) ([]*Policy, error) {
 func (s *Session) UnusedWithout(p *Policy) ([]string, error) {
 	var names []string
 	for _, n := range p.Selections {
-		used := usedSelection{}
-		if _, err := read(s.selection(n.Name), &used); err != nil {
+		some, err := list(s.selecting(n.Name), "", 2)
+		if err != nil {
 			return nil, err
 		}
-		if !slices.ContainsFunc(used.Policies, func(id string) bool { return id != p.ID }) {
+		if !slices.ContainsFunc(some, func(id string) bool { return id != p.ID }) {
 			names = append(names, n.Name)
 		}
 	}
@@ -201,18 +199,7 @@ func (s *Session) UnusedWithout(p *Policy) ([]string, error) {
 // Delete removes a policy that no longer exists in the kernel. Its file goes last.
 func (s *Session) Delete(p *Policy) error {
 	for _, n := range p.Selections {
-		used := usedSelection{}
-		if _, err := read(s.selection(n.Name), &used); err != nil {
-			return err
-		}
-		used.Policies = slices.DeleteFunc(used.Policies, func(id string) bool { return id == p.ID })
-		var err error
-		if len(used.Policies) > 0 {
-			err = write(s.selection(n.Name), used)
-		} else if err = unmark(s.by("selections", n.label()), n.Name); err == nil {
-			err = removeFile(s.selection(n.Name))
-		}
-		if err != nil {
+		if err := s.dropSelection(&n, p.ID); err != nil {
 			return err
 		}
 	}
@@ -220,6 +207,20 @@ func (s *Session) Delete(p *Policy) error {
 		return err
 	}
 	return removeFile(s.policy(p.ID))
+}
+
+// dropSelection removes the use of a selection by a policy, and the selection if it was the last one.
+func (s *Session) dropSelection(n *Selection, id string) error {
+	if err := unmark(s.selecting(n.Name), id); err != nil {
+		return err
+	}
+	if _, err := os.Lstat(s.selecting(n.Name)); err == nil || !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := unmark(s.by("selections", n.label()), n.Name); err != nil {
+		return err
+	}
+	return removeFile(s.selection(n.Name))
 }
 
 // NewGroup returns a number from first to last that no policy of the store has. Begin gives it

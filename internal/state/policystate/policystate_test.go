@@ -299,6 +299,51 @@ func exclusive(t *testing.T) *Session {
 	return s
 }
 
+// TestSelectionOfManyPolicies: what a member reads of a selection does not grow with the policies that
+// have it, and the last of them removes it.
+func TestSelectionOfManyPolicies(t *testing.T) {
+	s := exclusive(t)
+	require.NoError(t, s.Begin(examplePolicy("p0", 1)))
+	n := examplePolicy("p0", 1).Selections[0]
+	before, err := os.ReadFile(s.selection(n.Name))
+	require.NoError(t, err)
+	for i := uint32(1); i < 20; i++ {
+		require.NoError(t, s.Begin(examplePolicy(fmt.Sprint("p", i), i+1)))
+	}
+	for i := range uint32(20) {
+		after, err := os.ReadFile(s.selection(n.Name))
+		require.NoError(t, err)
+		require.Equal(t, before, after)
+		p := examplePolicy(fmt.Sprint("p", i), i+1)
+		unused, err := s.UnusedWithout(p)
+		require.NoError(t, err)
+		require.Equal(t, i == 19, slices.Contains(unused, n.Name))
+		require.NoError(t, s.Delete(p))
+	}
+	require.NoFileExists(t, s.selection(n.Name))
+}
+
+// TestMarkAtTheSameTime: another process may remove the directory of a mark at any moment.
+func TestMarkAtTheSameTime(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "by", "label")
+	done := make(chan error)
+	const rivals, rounds = 4, 2000
+	for i := range rivals {
+		go func() {
+			var err error
+			for round := 0; round < rounds && err == nil; round++ {
+				if err = mark(dir, fmt.Sprint(i)); err == nil {
+					err = unmark(dir, fmt.Sprint(i))
+				}
+			}
+			done <- err
+		}()
+	}
+	for range rivals {
+		require.NoError(t, <-done)
+	}
+}
+
 // TestBeginAgain: a policy that was begun with one group can get another one, and a group that
 // another policy has meanwhile stays that one's.
 func TestBeginAgain(t *testing.T) {
@@ -328,7 +373,7 @@ func TestBeginAgain(t *testing.T) {
 	require.Equal(t, []string{"appb"}, names, "the other one is that of both")
 	require.NoError(t, s.Delete(unused[0]))
 	require.NoError(t, s.Delete(unused[0]))
-	groups, err := list(filepath.Join(s.dir, "groups"), "")
+	groups, err := list(filepath.Join(s.dir, "groups"), "", 0)
 	require.NoError(t, err)
 	require.Equal(t, []string{"3"}, groups)
 	last, err := s.Leave("a", "x")

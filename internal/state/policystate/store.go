@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -139,6 +140,7 @@ func (s *Store) member(key string) string     { return filepath.Join(s.dir, "mem
 func (s *Store) policy(id string) string      { return filepath.Join(s.dir, "policies", id+".json") }
 func (s *Store) users(id string) string       { return filepath.Join(s.dir, "policies", id+".users") }
 func (s *Store) selection(n string) string    { return filepath.Join(s.dir, "selections", n+".json") }
+func (s *Store) selecting(n string) string    { return filepath.Join(s.dir, "selections", n+".users") }
 func (s *Store) by(kind, label string) string { return filepath.Join(s.dir, kind, "by", label) }
 
 // anyLabel is the label of selections without one.
@@ -153,17 +155,13 @@ func write(path string, content any) error {
 	if err != nil {
 		return err
 	}
-	draft := path + draftSuffix
-	err = smallfile.WriteOwn(draft, data)
+	err = smallfile.ReplaceOwn(path, path+draftSuffix, data)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err = os.MkdirAll(filepath.Dir(path), 0o700); err == nil {
-			err = smallfile.WriteOwn(draft, data)
+			err = smallfile.ReplaceOwn(path, path+draftSuffix, data)
 		}
 	}
-	if err != nil {
-		return err
-	}
-	return os.Rename(draft, path)
+	return err
 }
 
 // read reads a file into content. found is false if there is none.
@@ -200,8 +198,12 @@ func mark(dir, name string) error {
 		if found || err != nil {
 			return err
 		}
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return err
+		err = unix.Mkdir(dir, 0o700)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = os.MkdirAll(filepath.Dir(dir), 0o700)
+		}
+		if err != nil && !errors.Is(err, fs.ErrExist) {
+			return &fs.PathError{Op: "mkdir", Path: dir, Err: err}
 		}
 	}
 	return fmt.Errorf("make %s: its directory is removed again and again", filepath.Join(dir, name))
@@ -238,8 +240,9 @@ func remove(path string) error {
 	return nil
 }
 
-// list returns the names in a directory that end in suffix, without it.
-func list(dir, suffix string) ([]string, error) {
+// list returns the names in a directory that end in suffix, without it. most is the maximum number of
+// names that it reads; 0 for all.
+func list(dir, suffix string, most int) ([]string, error) {
 	f, err := os.Open(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -248,8 +251,8 @@ func list(dir, suffix string) ([]string, error) {
 		return nil, err
 	}
 	defer f.Close()
-	names, err := f.Readdirnames(-1)
-	if err != nil {
+	names, err := f.Readdirnames(most)
+	if err != nil && err != io.EOF {
 		return nil, err
 	}
 	var found []string

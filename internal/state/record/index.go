@@ -168,13 +168,16 @@ func (x index) widen(id string, c reservation) error {
 	return rename(x.draft(id), x.link(c.key, id))
 }
 
+// makeDir makes the directory of a key, or that of the index if it is missing; then the caller tries
+// again. It does not make both with MkdirAll, which fails if another process removes the first
+// directory meanwhile.
 func (x index) makeDir(name string) error {
 	err := unix.Mkdir(x.dir(name), 0o700)
 	if errors.Is(err, fs.ErrExist) {
 		return nil
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return os.MkdirAll(x.dir(name), 0o700)
+		return os.MkdirAll(string(x), 0o700)
 	}
 	return err
 }
