@@ -37,8 +37,8 @@ type Record struct {
 	// Revision identifies what the allocation requests. Update and each new set-up of the ID
 	// change it; a repair does not. It is only compared: see Change.
 	Revision string `json:"revision,omitempty"`
-	// Acknowledged reports that Teardown has returned: nothing of the allocation can be
-	// reached, and its host ports are free. Its links and addresses are being deleted.
+	// Acknowledged reports that Teardown has returned: nothing of the allocation sends or
+	// answers, and its host ports are free. Its links and addresses are being deleted.
 	Acknowledged bool              `json:"acknowledged,omitempty"`
 	Engine       Engine            `json:"engine"`
 	Networks     []NetworkRecord   `json:"networks"`
@@ -80,10 +80,10 @@ const (
 	EngineAuto Engine = "auto"
 	// EngineExec runs plugin binaries through containerd/go-cni.
 	EngineExec Engine = "exec"
-	// EngineNative runs loopback, bridge, ptp, host-local, static, portmap, firewall,
-	// bandwidth and tuning in the process, with the configuration of the reference
-	// plugins of these names, and routes, which has none. Other plugins run as binaries,
-	// and so does a plugin whose configuration contains a key that the native one does
-	// not understand.
+	// EngineNative runs loopback, bridge, ptp, flannel, host-local, static, portmap,
+	// firewall, bandwidth and tuning in the process, with the configuration of the
+	// reference plugins of these names. It also runs routes and policy, for which there are
+	// no reference plugins. Other plugins run as binaries, and so does a plugin whose
+	// configuration contains a key that the native one does not understand.
 	EngineNative Engine = "native"
 )

@@ -112,6 +112,17 @@ func (b *backlog) forget(one *removal) {
 	}
 }
 
+// removed ends the removal of an allocation that a Setup has found to be removed, or has removed.
+// Others that wait for it go on, while the Setup holds the lock of the allocation: it may wait for
+// another removal itself.
+func (b *backlog) removed(id string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if one := b.removals[id]; one != nil {
+		b.forget(one)
+	}
+}
+
 // next returns the next batch, after a pause. It returns nil, and marks the goroutine as
 // ended, if there is nothing left.
 func (b *backlog) next(now func() time.Time) []*removal {
@@ -178,6 +189,8 @@ func (b *backlog) end(one *removal, err error, now time.Time) {
 	defer b.mu.Unlock()
 	if err == nil {
 		b.forget(one)
+	}
+	if b.removals[one.plan.ID] != one {
 		return
 	}
 	one.fails++
@@ -304,8 +317,8 @@ func (c *Configurator) runBacklog(ctx context.Context) {
 // has done so.
 func (c *Configurator) finishRemoval(ctx context.Context, one *removal) error {
 	return c.operation(ctx, "remove", one.plan.ID, func(ctx context.Context) error {
-		unlock, err := c.lock(ctx, one.plan.ID)
-		if err != nil {
+		unlock, err := c.lockUnlessDone(ctx, one)
+		if err != nil || unlock == nil {
 			return err
 		}
 		defer unlock()
@@ -320,6 +333,30 @@ func (c *Configurator) finishRemoval(ctx context.Context, one *removal) error {
 		}
 		return c.remove(ctx, one.plan)
 	})
+}
+
+// lockUnlessDone locks the allocation of a removal. It returns nil if another operation ends the
+// removal meanwhile.
+func (c *Configurator) lockUnlessDone(ctx context.Context, one *removal) (unlock func(), err error) {
+	locking, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-one.done:
+			cancel()
+		case <-locking.Done():
+		}
+	}()
+	unlock, err = c.lock(locking, one.plan.ID)
+	if err == nil {
+		return unlock, nil
+	}
+	select {
+	case <-one.done:
+		return nil, nil
+	default:
+		return nil, err
+	}
 }
 
 // finishAcknowledged deletes what an allocation has left that another process has

@@ -122,6 +122,71 @@ func TestSetupAfterAcknowledgement(t *testing.T) {
 	h.requireNoRecords()
 }
 
+// TestSetupsOfOneNamespace: two allocations of one network namespace are torn down, and then both are
+// set up at the same time. Each Setup holds the lock of its allocation, and waits until the removal
+// of the other one has ended.
+func TestSetupsOfOneNamespace(t *testing.T) {
+	h, _ := pausedHost(t)
+	a := h.alloc("a")
+	b := a
+	b.ID, b.Interface, a.ContainerID, b.ContainerID = "b", "eth1", "pod", "pod"
+	for range 3 {
+		both := []Allocation{a, b}
+		for _, one := range both {
+			_, err := h.Setup(t.Context(), one)
+			require.NoError(t, err)
+		}
+		for _, one := range both {
+			require.NoError(t, h.Teardown(t.Context(), one))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		errs := make(chan error)
+		for _, one := range both {
+			go func() {
+				_, err := h.Setup(ctx, one)
+				errs <- err
+			}()
+		}
+		for range both {
+			require.NoError(t, <-errs)
+		}
+		cancel()
+		for _, one := range both {
+			one.Wait = true
+			require.NoError(t, h.Teardown(t.Context(), one))
+		}
+	}
+	h.requireNoRecords()
+}
+
+// TestRemovalEndedBySetup: the backlog does not wait for the lock of an allocation whose removal has
+// ended: a Setup that holds the lock may wait for the batch.
+func TestRemovalEndedBySetup(t *testing.T) {
+	h, _ := pausedHost(t)
+	a := h.alloc("a")
+	_, err := h.Setup(t.Context(), a)
+	require.NoError(t, err)
+	require.NoError(t, h.Teardown(t.Context(), a))
+	h.backlog.mu.Lock()
+	one := h.backlog.removals["a"]
+	h.backlog.mu.Unlock()
+	unlock, err := h.lock(t.Context(), "a")
+	require.NoError(t, err)
+	done := make(chan error)
+	go func() { done <- h.finishRemoval(t.Context(), one) }()
+	select {
+	case err := <-done:
+		t.Fatalf("it did not wait for the lock: %v", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	h.backlog.removed("a")
+	require.NoError(t, <-done)
+	unlock()
+	a.Wait = true
+	require.NoError(t, h.Teardown(t.Context(), a))
+	h.requireNoRecords()
+}
+
 // TestAddressAfterAcknowledgement: the only address of a network is given to the next
 // allocation when the link of the previous one is gone.
 func TestAddressAfterAcknowledgement(t *testing.T) {

@@ -146,6 +146,7 @@ func (c *Configurator) setup(ctx context.Context, a Allocation, p *plan) (*Statu
 	if err != nil {
 		return nil, err
 	}
+	c.backlog.removed(a.ID)
 	if current != nil && !c.lostNetns(current, p.Record) {
 		return c.setupExisting(ctx, current, p.Record)
 	}

@@ -26,7 +26,7 @@ import (
 // never set up succeeds.
 //
 // Teardown returns when the allocation is disconnected: its host ports are free, its
-// elements and tracked connections are gone, no packet passes its links, and the record is
+// elements and tracked connections are gone, nothing is sent or answered over its links, and the record is
 // in PhaseDeleting. Links and addresses are deleted in the background, in batches, because
 // the kernel takes some 20 milliseconds to delete a link. Until then no other allocation
 // gets the addresses. A Setup of the same ID, or in the same network namespace, waits for
