@@ -134,23 +134,60 @@ func TestPolicyFlood(t *testing.T) {
 	}
 }
 
+// floodSink sets up an allocation that counts the datagrams for its port 9.
+func floodSink(t *testing.T, h *host, sink configurator.Allocation, received *atomic.Int64) (to string) {
+	h.InNew(sink, func() {
+		testbed.Within(t, sink.Netns, func() error {
+			c, err := net.ListenUDP("udp", &net.UDPAddr{Port: 9})
+			require.NoError(t, err)
+			t.Cleanup(func() { c.Close() })
+			go countPackets(c, received)
+			return nil
+		})
+	})
+	return testbed.At(netip.MustParseAddr(h.SetUp(sink).Address), 9)
+}
+
+// TestPolicyFloodOfASelected: an allocation without a policy sends without pause, from before its ADD
+// until after its Teardown, and never gets a packet past the policy of the receiver, which selects it by
+// its labels.
+func TestPolicyFloodOfASelected(t *testing.T) {
+	for _, main := range []string{"ptp", "bridge"} {
+		t.Run(main, func(t *testing.T) {
+			h := newHost(t, configurator.EngineNative)
+			testbed.SetSysctls(t, "", testbed.Quick)
+			h.Network("net", policed(main, testbed.V4Only)...)
+			sink := h.Alloc("sink")
+			sink.Policy = mustPolicy(t, `{"ingress":{"rules":[{"action":"deny","peers":[{"labels":{"app":"bad"}}]}]}}`)
+			var received atomic.Int64
+			to := floodSink(t, h, sink, &received)
+			for round := range 20 {
+				a := h.Alloc(fmt.Sprint("a", round))
+				a.Labels, a.Wait = map[string]string{"app": "bad"}, round%2 == 0
+				stop := flood(t, a.Netns, to)
+				h.SetUp(a)
+				require.NoError(t, h.CheckOnly(h.Context(), a))
+				require.NoError(t, h.Teardown(h.Context(), a))
+				require.Positive(t, stop())
+			}
+			require.Zero(t, received.Load(), "packets that the policy denies")
+			good := h.Alloc("good")
+			stop := flood(t, good.Netns, to)
+			h.SetUp(good)
+			require.Eventually(t, func() bool { return received.Load() > 0 }, testbed.Timeout*3, time.Millisecond, "another label arrives")
+			stop()
+			h.TearDown(good, sink)
+		})
+	}
+}
+
 func testPolicyFlood(t *testing.T, main string) {
 	h := newHost(t, configurator.EngineNative)
 	testbed.SetSysctls(t, "", testbed.Quick)
 	h.Network("net", policed(main, testbed.V4Only)...)
 	sink := h.Alloc("sink")
 	var received atomic.Int64
-	h.InNew(sink, func() {
-		testbed.Within(t, sink.Netns, func() error {
-			c, err := net.ListenUDP("udp", &net.UDPAddr{Port: 9})
-			require.NoError(t, err)
-			t.Cleanup(func() { c.Close() })
-			go countPackets(c, &received)
-			return nil
-		})
-	})
-	ss := h.SetUp(sink)
-	to := testbed.At(netip.MustParseAddr(ss.Address), 9)
+	to := floodSink(t, h, sink, &received)
 	round := 0
 	attack := func(during func(a configurator.Allocation)) {
 		a := h.Alloc(fmt.Sprint("a", round))

@@ -66,8 +66,8 @@ func (t *table) localOnly() chain {
 		return newRule(comment, &expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, unequal(lo), firstByte(address), equal([]byte{127}), drop())
 	}
 	return newChain("local_only", base("filter", unix.NF_INET_PRE_ROUTING, ahead),
-		elsewhere("the loopback is the host's own", t.destination),
-		elsewhere("nobody else speaks from the loopback", t.source))
+		elsewhere("destination 127.0.0.0/8 not through lo", t.destination),
+		elsewhere("source 127.0.0.0/8 not through lo", t.source))
 }
 
 // ownSources returns the chain that drops packets from a guarded link unless the host's
@@ -81,7 +81,7 @@ func (t *table) ownSources() chain {
 	foreign := []expr.Any{&expr.Fib{Register: 1, FlagSADDR: true, FlagIIF: true, ResultOIF: true}, equal(native(0)), &expr.Counter{}, drop()}
 	return newChain("own_sources", base("filter", unix.NF_INET_PRE_ROUTING, tracked),
 		newRule("answers of tracked connections", slices.Concat(guarded, answer)...),
-		newRule("a guarded link sends from its own addresses", slices.Concat(guarded, foreign)...))
+		newRule("source that is not behind the link", slices.Concat(guarded, foreign)...))
 }
 
 // failClosed returns chains that drop packets of links with a network policy while the table of

@@ -156,6 +156,23 @@ func TestOrphansOfOneFamily(t *testing.T) {
 	require.False(t, found)
 }
 
+// TestOrphanWithAnAttachment: a policy whose state was lost stays as long as the address of an attachment
+// leads to it, without an error.
+func TestOrphanWithAnAttachment(t *testing.T) {
+	r := open(t)
+	nft(t, "flush", "ruleset")
+	p := examplePolicy()
+	require.NoError(t, r.AddPolicy(t.Context(), p))
+	e := policedElements("x", p, "10.1.2.3", "fd00::3")
+	require.NoError(t, r.Add(t.Context(), e))
+	before := nft(t, "list", "ruleset")
+	require.NoError(t, r.DelOrphans(t.Context(), p.Instance, nil, []string{"aa"}))
+	require.Equal(t, before, nft(t, "list", "ruleset"))
+	require.NoError(t, r.Del(t.Context(), e))
+	require.NoError(t, r.DelOrphans(t.Context(), p.Instance, nil, nil))
+	require.NotContains(t, nft(t, "list", "ruleset"), "policy_0123456789abcdef")
+}
+
 // TestPresentSelection: a policy whose selection is Present leaves its members alone. If the selection
 // is missing, nothing is added.
 func TestPresentSelection(t *testing.T) {

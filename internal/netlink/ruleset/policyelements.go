@@ -112,6 +112,23 @@ func (r *Ruleset) JoinSelections(ctx context.Context, m Member, selections []str
 	return nil
 }
 
+// CheckSelections returns ErrMissing, with the elements that are missing, if an attachment is not in
+// all of its selections.
+func (r *Ruleset) CheckSelections(ctx context.Context, m Member, selections []string) error {
+	list := inSelections(m, selections)
+	found, err := r.lookUp(ctx, list)
+	if err != nil {
+		return fmt.Errorf("check selections of %s: %w", m.Owner, err)
+	}
+	var missing []string
+	for i := range list {
+		if is := &found[i]; is.set == nil || is.owner != list[i].owner {
+			missing = append(missing, list[i].String())
+		}
+	}
+	return missingError(missing)
+}
+
 // LeaveSelections removes an attachment from selections, where they and its elements exist.
 func (r *Ruleset) LeaveSelections(ctx context.Context, m Member, selections []string) error {
 	if err := r.del(ctx, inSelections(m, selections)); err != nil {

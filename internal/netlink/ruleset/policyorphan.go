@@ -48,6 +48,10 @@ func (r *Ruleset) delOrphans(ctx context.Context, t *table, owner string, known,
 			chains, ids[id] = append(chains, c), true
 		}
 	})
+	if err == nil && len(chains) > 0 {
+		err = r.keepUsed(ctx, t, ids)
+		chains = slices.DeleteFunc(chains, func(c chain) bool { return !ids[names.PolicyID(c.name)] })
+	}
 	if err != nil || len(chains) == 0 {
 		return errors.Join(err, r.delSelections(ctx, t, selections))
 	}
@@ -78,6 +82,21 @@ func (r *Ruleset) delOrphans(ctx context.Context, t *table, owner string, known,
 		}
 	})
 	return errors.Join(err, r.delSelections(ctx, t, selections))
+}
+
+// keepUsed removes the policies from ids to which the address of an attachment leads. The kernel does
+// not remove their chains. They go with a later call, when the element of the attachment is gone.
+func (r *Ruleset) keepUsed(ctx context.Context, t *table, ids map[string]bool) error {
+	for _, s := range t.policy.addresses {
+		used, err := r.dumpElements(ctx, s, func(e *element) bool { return ids[names.PolicyID(e.value.chain)] })
+		if err != nil {
+			return err
+		}
+		for i := range used {
+			delete(ids, names.PolicyID(used[i].value.chain))
+		}
+	}
+	return nil
 }
 
 // delSelections removes the selections that are not known. The kernel keeps those that a rule

@@ -83,7 +83,7 @@ func (t *table) policyChains() []chain {
 	for _, h := range policyHooks {
 		var rules []rule
 		for _, d := range h.directions {
-			rules = append(rules, newRule("policies are applied: see failClosed", append(needsPolicy(d), setMark(0)...)...))
+			rules = append(rules, newRule("a policy applies: clear the mark", append(needsPolicy(d), setMark(0)...)...))
 		}
 		rules = append(rules, newRule("tracked connections", append(trackedConnection(), returns())...))
 		if t.family == unix.NFPROTO_IPV6 {

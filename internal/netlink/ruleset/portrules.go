@@ -57,10 +57,10 @@ func (t *table) portChains() []chain {
 			newRule("the port's own MAC", t.inPortSet(t.macs, sourceMAC, goTo(chainOwnMAC))...),
 			newRule("another MAC", counted(drop())...)),
 		newChain("own_frames", base("filter", hookBridgePrerouting, portGuard),
-			newRule("a guarded port sends from its own addresses", append(fromGuarded(), goTo(chainFromPort))...)),
+			newRule("from a guarded port", append(fromGuarded(), goTo(chainFromPort))...)),
 		t.toPort(),
 		newChain("frames_to_ports", base("filter", hookBridgePostrouting, portExit),
-			newRule("a guarded port receives what is for it", append(toGuarded(), goTo(chainToPort))...)),
+			newRule("to a guarded port", append(toGuarded(), goTo(chainToPort))...)),
 	}
 }
 

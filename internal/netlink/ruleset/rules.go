@@ -220,7 +220,7 @@ func (t *table) forward() chain {
 	toPort := append(append([]expr.Any{t.dest(0), inSet(t.open)}, redirected()...), setMark(ForwardMark)...)
 	foreign := append([]expr.Any{&expr.Meta{Key: expr.MetaKeyMARK, Register: 1}}, anyBit(ForwardMark)...)
 	return newChain("forward", base("filter", unix.NF_INET_FORWARD, -1),
-		newRule("a mark that is not ours", append(foreign, setMark(0)...)...),
+		newRule("clear the mark of other programs", append(foreign, setMark(0)...)...),
 		newRule("between guarded bridges", &expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, inSet(t.guarded),
 			&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}, inSet(t.guarded), jump(chainGuarded)),
 		newRule("from allocations", append([]expr.Any{t.src(0), inSet(t.open)}, setMark(ForwardMark)...)...),

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -99,6 +100,107 @@ func TestPolicyMissingAtADD(t *testing.T) {
 	}
 }
 
+// selecting is policed for an allocation whose own policy selects the label app=member.
+func selecting(conf object, id, port string) object {
+	o := policed(conf, id, "")
+	o["runtimeConfig"].(object)["policy"].(object)["policy"] = object{"egress": object{"default": "deny", "rules": []any{object{
+		"peers":    []any{object{"labels": object{"app": "member"}}},
+		"services": []any{object{"protocol": "tcp", "ports": port}},
+	}}}}
+	return o
+}
+
+// members returns the lines of the IPv4 selections.
+func members(t *testing.T) (lines []string) {
+	t.Helper()
+	in := false
+	for line := range strings.Lines(output(t, "nft", "list", "table", "ip", names.PolicyTable)) {
+		in = in && strings.TrimSpace(line) != "}" || strings.Contains(line, "set selection_")
+		if in {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// TestSelectionOfALostState: a selection whose state was lost is in the kernel, but members that came
+// since have not joined it.
+func TestSelectionOfALostState(t *testing.T) {
+	for _, conf := range []object{guardedBridge(), guardedLinks("net")} {
+		t.Run(conf["type"].(string), func(t *testing.T) {
+			g := newGuardTest(t)
+			var dels []func() error
+			add := func(id string, own object) {
+				a, result, _ := g.add(id, conf)
+				t.Cleanup(func() { _, _ = g.native.run("DEL", a, withResult(t, conf, result)) })
+				dels = append(dels, func() error { return g.run("DEL", a, own, result) })
+				require.NoError(t, g.run("ADD", a, own, result))
+			}
+			g.native.exec.Host.Policies = policystate.New(t.TempDir())
+			add("member", policed(conf, "member", ""))
+			add("first", selecting(conf, "first", "1"))
+			g.native.exec.Host.Policies = policystate.New(t.TempDir())
+			another := policed(conf, "another", "")
+			another["runtimeConfig"].(object)["policy"].(object)["labels"] = object{"app": "member"}
+			add("another", another)
+			add("second", selecting(conf, "second", "2"))
+			require.Contains(t, strings.Join(members(t), ""), "/another/eth0")
+			for _, del := range slices.Backward(dels) {
+				require.NoError(t, del())
+			}
+		})
+	}
+}
+
+// TestSelectionIsChecked: CHECK of a member finds that it is not in a selection, and Repair adds it.
+func TestSelectionIsChecked(t *testing.T) {
+	conf := guardedLinks("net")
+	g := newGuardTest(t)
+	g.native.exec.Host.Policies = policystate.New(t.TempDir())
+	first, firstResult, _ := g.add("first", conf)
+	require.NoError(t, g.run("ADD", first, selecting(conf, "first", "1"), firstResult))
+	a, result, _ := g.add("member", conf)
+	member := policed(conf, "member", "")
+	require.NoError(t, g.run("ADD", a, member, result))
+	require.NoError(t, g.run("CHECK", a, member, result))
+	before := members(t)
+	output(t, "nft", "flush", "set", "ip", names.PolicyTable, strings.Fields(before[0])[1])
+	require.Error(t, g.run("CHECK", a, member, result))
+	require.NoError(t, g.run(sdk.Repair, a, member, result))
+	require.NoError(t, g.run("CHECK", a, member, result))
+	require.Equal(t, before, members(t))
+	for _, one := range []struct {
+		a            attachment
+		conf, result object
+	}{{a, member, result}, {first, selecting(conf, "first", "1"), firstResult}} {
+		require.NoError(t, g.run("DEL", one.a, one.conf, one.result))
+		_, err := g.native.run("DEL", one.a, withResult(t, conf, one.result))
+		require.NoError(t, err)
+	}
+}
+
+// TestPolicyDelOfAMember: the link is down before the attachment leaves the selections of others, whose
+// policies would let it pass from then on.
+func TestPolicyDelOfAMember(t *testing.T) {
+	for _, conf := range []object{guardedBridge(), guardedLinks("net")} {
+		t.Run(conf["type"].(string), func(t *testing.T) {
+			g := newGuardTest(t)
+			g.native.exec.Host.Policies = policystate.New(t.TempDir())
+			a, result, _ := g.add("member", conf)
+			t.Cleanup(func() { _, _ = g.native.run("DEL", a, withResult(t, conf, result)) })
+			require.NoError(t, g.run("ADD", a, policed(conf, "member", ""), result))
+			require.NoError(t, g.run("DEL", a, policed(conf, "member", ""), result))
+			i := 0
+			if conf["type"] == "bridge" {
+				i = 1
+			}
+			link, err := netlink.LinkByName(result["interfaces"].([]any)[i].(object)["name"].(string))
+			require.NoError(t, err)
+			require.Zero(t, link.Attrs().Flags&net.FlagUp)
+		})
+	}
+}
+
 // TestPolicyOfPresentSelection: an ADD that makes a policy does not read the members of a selection
 // that another policy has, so its time does not depend on their number. If the selection is missing
 // in the kernel, it does.
@@ -106,14 +208,6 @@ func TestPolicyOfPresentSelection(t *testing.T) {
 	g := newGuardTest(t)
 	dir, conf := t.TempDir(), guardedLinks("net")
 	g.native.exec.Host.Policies = policystate.New(dir)
-	selecting := func(id, port string) object {
-		o := policed(conf, id, "")
-		o["runtimeConfig"].(object)["policy"].(object)["policy"] = object{"egress": object{"default": "deny", "rules": []any{object{
-			"peers":    []any{object{"labels": object{"app": "member"}}},
-			"services": []any{object{"protocol": "tcp", "ports": port}},
-		}}}}
-		return o
-	}
 	var attached []func() error
 	add := func(id string, own object) error {
 		a, result, _ := g.add(id, conf)
@@ -122,7 +216,7 @@ func TestPolicyOfPresentSelection(t *testing.T) {
 		return g.run("ADD", a, own, result)
 	}
 	require.NoError(t, add("member", policed(conf, "member", "")))
-	require.NoError(t, add("first", selecting("first", "1")))
+	require.NoError(t, add("first", selecting(conf, "first", "1")))
 	found, err := filepath.Glob(filepath.Join(dir, "members", "by", policystate.LabelKey("app", "member"), "*"))
 	require.NoError(t, err)
 	require.Len(t, found, 1)
@@ -130,9 +224,9 @@ func TestPolicyOfPresentSelection(t *testing.T) {
 	whole, err := os.ReadFile(file)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(file, []byte("{"), 0o600))
-	require.NoError(t, add("second", selecting("second", "2")))
+	require.NoError(t, add("second", selecting(conf, "second", "2")))
 	output(t, "nft", "delete", "table", "ip", names.PolicyTable)
-	require.ErrorContains(t, add("third", selecting("third", "3")), file)
+	require.ErrorContains(t, add("third", selecting(conf, "third", "3")), file)
 	require.NoError(t, os.WriteFile(file, whole, 0o600))
 	for _, del := range slices.Backward(attached) {
 		require.NoError(t, del())

@@ -180,7 +180,22 @@ func (p *plugin) Check(ctx context.Context, c *sdk.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(a.checkState(), c.Host.Rules.Check(ctx, a.elements()), a.checkPolicy(ctx))
+	return errors.Join(a.checkState(), c.Host.Rules.Check(ctx, a.elements()), a.checkPolicy(ctx), a.checkSelections(ctx))
+}
+
+// checkSelections checks that the attachment is in its selections. Those of its policy are checked
+// with their other members.
+func (a *attachment) checkSelections(ctx context.Context) error {
+	s, err := a.args.Host.Policies.Share(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.Unlock()
+	in, _, err := selectionsOf(s, &a.member)
+	if err != nil {
+		return err
+	}
+	return a.args.Host.Rules.CheckSelections(ctx, a.inRules(), in)
 }
 
 // checkState compares the stored member.
@@ -258,14 +273,16 @@ func (p *plugin) Del(ctx context.Context, c *sdk.CmdArgs) error {
 		a.member.Addresses = addressesOf(r)
 		elements = a.remains()
 	}
-	return errors.Join(c.Host.Rules.Del(ctx, elements), a.leave(ctx))
+	return errors.Join(c.DelElements(ctx, elements), c.AfterElements(ctx, a.leave))
 }
 
-// silence takes down the link of an attachment with a policy, so that nothing passes it once the
-// policy is removed. It returns the stored member.
+// silence takes down the link of an attachment, so that nothing passes it once its policy is removed,
+// or once the policies of others no longer select it. Without a policy, Disconnect does not need that:
+// the attachment leaves the selections after its link or its port is closed. silence returns the stored
+// member.
 func (a *attachment) silence() (*policystate.Member, error) {
 	is, err := a.args.Host.Policies.Member(a.member.Key)
-	if err != nil || is == nil || is.Policy == "" && is.Former == "" {
+	if err != nil || is == nil || is.Policy == "" && is.Former == "" && a.args.Removals != nil {
 		return is, err
 	}
 	_, err = a.args.Host.Kernel.SetDown(a.owner.Veth())
@@ -274,7 +291,12 @@ func (a *attachment) silence() (*policystate.Member, error) {
 
 // Disconnect implements sdk.Disconnecter: no policy may take the address for that of the
 // allocation any more.
-func (p *plugin) Disconnect(ctx context.Context, c *sdk.CmdArgs) error { return p.Del(ctx, c) }
+func (p *plugin) Disconnect(ctx context.Context, c *sdk.CmdArgs) error {
+	if c.PreviousOfDel(&p.Common) == nil {
+		return sdk.ErrNeedsDel
+	}
+	return p.Del(ctx, c)
+}
 
 // Status implements sdk.Plugin. The configuration is validated before.
 func (p *plugin) Status(context.Context, *sdk.CmdArgs) error { return nil }

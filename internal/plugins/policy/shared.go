@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -60,14 +61,22 @@ func (a *attachment) add(ctx context.Context, s *policystate.Session, p *policys
 }
 
 // addToKernel adds a stored policy to the kernel. It does not read the members of selections that
-// other policies have already: each member adds itself.
+// other policies of the store have already: each member adds itself. A selection may also exist whose
+// state was lost; its members are not known to have joined it.
 func addToKernel(ctx context.Context, host *sdk.Host, s *policystate.Session, p *policystate.Policy) error {
 	wanted, err := inKernel(p)
 	if err != nil {
 		return err
 	}
+	alone, err := s.UnusedWithout(p)
+	if err != nil {
+		return err
+	}
 	for i := range wanted.Selections {
 		one := &wanted.Selections[i]
+		if slices.Contains(alone, one.Name) {
+			continue
+		}
 		if one.Present, err = host.Rules.HasSelection(ctx, one.Name); err != nil {
 			return err
 		}

@@ -24,7 +24,7 @@ import (
 // Plugins support all CNI versions, unless they have an entry in versions.
 func Main(name string, plugins map[string]Factory, versions map[string]version.PluginInfo) int {
 	if _, ok := plugins[name]; !ok {
-		fmt.Fprintf(os.Stderr, "%s runs the CNI plugin by whose name it is started: %s.\n"+
+		fmt.Fprintf(os.Stderr, "%s selects the CNI plugin by the name under which it is started (argv[0]): %s.\n"+
 			"To create links with these names in the runtime's plugin directory, run: allocnet plugins install DIR\n",
 			name, strings.Join(slices.Sorted(maps.Keys(plugins)), ", "))
 		return 2

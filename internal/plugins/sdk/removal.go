@@ -11,6 +11,7 @@ import (
 // Apply removes all of it in one transaction. It is not safe for concurrent use.
 type Removals struct {
 	elements  *ruleset.Elements
+	after     []func(context.Context) error
 	addresses []netip.Addr
 }
 
@@ -28,6 +29,15 @@ func (a *CmdArgs) DelElements(ctx context.Context, e *ruleset.Elements) error {
 	return nil
 }
 
+// AfterElements calls a function, or has Apply call it after the elements of all plugins are removed.
+func (a *CmdArgs) AfterElements(ctx context.Context, do func(context.Context) error) error {
+	if a.Removals == nil {
+		return do(ctx)
+	}
+	a.Removals.after = append(a.Removals.after, do)
+	return nil
+}
+
 // FlushAddresses deletes the tracked connections of addresses of the attachment. If the arguments
 // have Removals, Apply does it, after the elements that could lead to new ones are removed.
 func (a *CmdArgs) FlushAddresses(ctx context.Context, addrs ...netip.Addr) error {
@@ -38,10 +48,16 @@ func (a *CmdArgs) FlushAddresses(ctx context.Context, addrs ...netip.Addr) error
 	return nil
 }
 
-// Apply removes what the plugins have removed, first the elements, then the tracked connections.
+// Apply removes what the plugins have removed: first the elements, then what AfterElements has
+// collected, and at last the tracked connections.
 func (x *Removals) Apply(ctx context.Context, host *Host) error {
 	if x.elements != nil {
 		if err := host.Rules.Del(ctx, x.elements); err != nil {
+			return err
+		}
+	}
+	for _, do := range x.after {
+		if err := do(ctx); err != nil {
 			return err
 		}
 	}

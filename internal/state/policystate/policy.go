@@ -75,6 +75,9 @@ func (s *Session) Begin(p *Policy) error {
 		return err
 	}
 	for _, n := range p.Selections {
+		if err := s.adopt(&n); err != nil {
+			return err
+		}
 		inUse, err := touch(filepath.Join(s.selecting(n.Name), p.ID))
 		if err != nil {
 			return err
@@ -185,6 +188,9 @@ func (s *Session) UnusedOf(ids []string) ([]*Policy, error) {
 func (s *Session) UnusedWithout(p *Policy) ([]string, error) {
 	var names []string
 	for _, n := range p.Selections {
+		if err := s.adopt(&n); err != nil {
+			return nil, err
+		}
 		some, err := list(s.selecting(n.Name), "", 2)
 		if err != nil {
 			return nil, err
@@ -209,8 +215,31 @@ func (s *Session) Delete(p *Policy) error {
 	return removeFile(s.policy(p.ID))
 }
 
+// adopt marks the policies that use a selection if an older version has listed them in the file of the
+// selection. The store is locked exclusively.
+func (s *Session) adopt(n *Selection) error {
+	if _, err := os.Lstat(s.selecting(n.Name)); err == nil || !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	var former struct {
+		Policies []string `json:"policies"`
+	}
+	if _, err := read(s.selection(n.Name), &former); err != nil || len(former.Policies) == 0 {
+		return err
+	}
+	for _, id := range former.Policies {
+		if err := mark(s.selecting(n.Name), id); err != nil {
+			return err
+		}
+	}
+	return write(s.selection(n.Name), n)
+}
+
 // dropSelection removes the use of a selection by a policy, and the selection if it was the last one.
 func (s *Session) dropSelection(n *Selection, id string) error {
+	if err := s.adopt(n); err != nil {
+		return err
+	}
 	if err := unmark(s.selecting(n.Name), id); err != nil {
 		return err
 	}

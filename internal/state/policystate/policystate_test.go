@@ -323,6 +323,35 @@ func TestSelectionOfManyPolicies(t *testing.T) {
 	require.NoFileExists(t, s.selection(n.Name))
 }
 
+// TestSelectionOfAnOlderVersion: its file lists the policies that use it.
+func TestSelectionOfAnOlderVersion(t *testing.T) {
+	s := exclusive(t)
+	first, second := examplePolicy("a", 1), examplePolicy("b", 2)
+	require.NoError(t, s.Begin(first))
+	require.NoError(t, s.Begin(second))
+	n := first.Selections[0]
+	older := func() {
+		require.NoError(t, os.RemoveAll(s.selecting(n.Name)))
+		require.NoError(t, write(s.selection(n.Name), struct {
+			Selection
+			Policies []string `json:"policies"`
+		}{n, []string{"a", "b"}}))
+	}
+	older()
+	unused, err := s.UnusedWithout(first)
+	require.NoError(t, err)
+	require.NotContains(t, unused, n.Name)
+	older()
+	third := examplePolicy("c", 3)
+	require.NoError(t, s.Begin(third))
+	require.NoError(t, s.Delete(third))
+	older()
+	require.NoError(t, s.Delete(second))
+	require.FileExists(t, s.selection(n.Name))
+	require.NoError(t, s.Delete(first))
+	require.NoFileExists(t, s.selection(n.Name))
+}
+
 // TestMarkAtTheSameTime: another process may remove the directory of a mark at any moment.
 func TestMarkAtTheSameTime(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "by", "label")
