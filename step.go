@@ -2,8 +2,8 @@ package allocnet
 
 // Step is an operation, or one step of an operation, as an Observer gets it.
 type Step struct {
-	// Operation is setup, update, check, teardown, remove, gc, repair or recover. A remove is
-	// the part of a teardown that follows after Teardown has returned.
+	// Operation is setup, update, attach, detach, check, teardown, remove, gc, repair or
+	// recover. A remove is the part of a teardown that follows after Teardown has returned.
 	Operation string `json:"operation"`
 	// Name is one of the Step constants, or "" for the operation as a whole.
 	Name string `json:"step,omitempty"`

@@ -40,7 +40,7 @@ type HostStatus struct {
 // DoctorSummary is what the quick checks of `allocnet doctor` found on the host.
 type DoctorSummary struct {
 	Errors   int `json:"errors"`   // something does not work
-	Warnings int `json:"warnings"` // something will stop to work, or does so in some cases
+	Warnings int `json:"warnings"` // something works only partly, or will stop working
 	// Findings are the first ones, at most 20, errors before warnings.
 	Findings []DoctorFinding `json:"findings"`
 }
@@ -130,7 +130,7 @@ type Versions struct {
 }
 
 // HostStatus returns an overview of the daemon's host. The daemon runs CHECK of all
-// allocations for it, for a few seconds at most; those that it does not reach are Unchecked.
+// allocations for it, for a few seconds at most; those not checked in time are Unchecked.
 func (c *Client) HostStatus(ctx context.Context) (*HostStatus, error) {
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()

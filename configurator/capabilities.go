@@ -92,17 +92,18 @@ func isEmpty(value []byte) bool {
 }
 
 // requireServed returns an *UnservedError if no plugin declares a requested capability.
-// With Config.AllowUnserved, it logs a warning instead. If nothing is unserved, it
+// With Config.AllowUnserved, it logs a warning instead, except for a network policy: an
+// allocation that seems to have one, and has none, is open. If nothing is unserved, it
 // returns the error of an unreadable configuration.
 func (c *Configurator) requireServed(p *plan) error {
 	names := p.unserved()
 	if len(names) == 0 {
 		return p.unreadable
 	}
+	if slices.Equal(names, []string{policyplugin.Capability}) || c.cfg.AllowUnserved && slices.Contains(names, policyplugin.Capability) {
+		return p.requirePolicies(p.Policy)
+	}
 	if !c.cfg.AllowUnserved {
-		if slices.Equal(names, []string{policyplugin.Capability}) {
-			return p.requirePolicies(p.Policy)
-		}
 		return p.unservedError(names...)
 	}
 	c.cfg.Logger.Warn("no plugin of the networks declares capabilities that the allocation requests; they have no effect",

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/internal/testing/refplugins"
+	"github.com/allocnet/allocnet/policy"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -116,6 +117,24 @@ func TestAllowUnserved(t *testing.T) {
 	_, err = h.restarted().Setup(t.Context(), a)
 	require.ErrorIs(t, err, ErrUnserved)
 	require.NoError(t, h.Check(t.Context(), a), "it is left as it is")
+}
+
+// TestUnservedPolicy: a policy that no plugin enforces is refused, also if unserved requests are allowed
+// and another request is unserved.
+func TestUnservedPolicy(t *testing.T) {
+	h := newTestHost(t, func(c *Config) { c.AllowUnserved = true })
+	h.plain("net")
+	a := h.alloc("a")
+	a.Policy = &policy.Policy{Presets: []policy.Preset{policy.Isolated}}
+	for _, ports := range [][]portmap.Port{nil, {{Value: 80}}} {
+		a.Ports = ports
+		_, err := h.Setup(t.Context(), a)
+		var unserved *UnservedError
+		require.ErrorAs(t, err, &unserved)
+		require.Equal(t, []string{"policy"}, unserved.Capabilities)
+		require.Equal(t, []string{"net"}, unserved.Networks)
+	}
+	h.requireNoRecords()
 }
 
 // TestUnservedPortsOfAnOlderRecord: such ports are not shown as published.

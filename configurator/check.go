@@ -40,8 +40,8 @@ func (c *Configurator) CheckOnly(ctx context.Context, a Allocation) error {
 // CheckAll runs CHECK of allocations as CheckOnly does, as many at a time as there are
 // processors, and looks only once at what they share on the host. The result has nil for a
 // healthy allocation and otherwise the error of CheckOnly. It lacks the allocations that have
-// been torn down and those that were not reached before the context ended. CheckAll is no
-// operation of an Observer, so it can be called often.
+// been torn down and those that were not reached before the context ended. CheckAll
+// does not call the Observer, so it can be called often.
 func (c *Configurator) CheckAll(ctx context.Context, ids []string) map[string]error {
 	health := make(map[string]error, len(ids))
 	for _, o := range c.checkAll(checkOnce(ctx), Scope{}, ids) {

@@ -41,7 +41,8 @@ type Config struct {
 	// AllowUnserved accepts allocations that request capabilities which no plugin of their
 	// networks declares. It is for schedulers that always send ports. Such requests have no
 	// effect: ports are not reserved, and Status and Record list the capabilities as
-	// Unserved. By default, Setup returns an *UnservedError.
+	// Unserved. A network policy that not all networks enforce is refused all the same.
+	// By default, Setup returns an *UnservedError.
 	AllowUnserved bool
 	// Listeners selects what Setup does if a process of the host already listens on a
 	// requested host port, over TCP or UDP. Once the port is published, its packets go to

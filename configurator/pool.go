@@ -37,8 +37,8 @@ type PoolStatus struct {
 	Size    int
 	// Ready is the number of prepared namespaces.
 	Ready int
-	// Taken is how many allocations got a prepared namespace, Dry how many did not
-	// because none was ready. Discarded counts the prepared namespaces that were destroyed
+	// Taken counts Setups that got a prepared namespace, Dry counts Setups that found the
+	// pool empty. Discarded counts the prepared namespaces that were destroyed
 	// without being used: because the network's configuration has changed, or because
 	// another program has removed something of them.
 	Taken, Dry, Discarded uint64

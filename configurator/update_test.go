@@ -261,22 +261,23 @@ func TestUpdateOfSlot(t *testing.T) {
 	}
 }
 
-// TestUpdatePolicyUnserved: a policy that no plugin enforces does not prevent other changes, and can
-// be dropped, but not replaced.
+// TestUpdatePolicyUnserved: a policy in the record of an older version that no plugin enforces does not
+// prevent other changes, and can be dropped, but not replaced.
 func TestUpdatePolicyUnserved(t *testing.T) {
 	h, _ := nativeHost(t, "1.0.0")
-	h.cfg.AllowUnserved = true
 	a := h.alloc("a")
-	a.Policy = &policy.Policy{Presets: []policy.Preset{policy.Isolated}}
-	s, err := h.Setup(t.Context(), a)
+	_, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)
-	require.Equal(t, []string{"policy"}, s.Unserved)
+	older, err := h.store.Get(a.ID)
+	require.NoError(t, err)
+	older.Policy, older.Unserved = &policy.Policy{Presets: []policy.Preset{policy.Isolated}}, []string{"policy"}
+	require.NoError(t, h.store.Put(older))
 	tier := "front"
 	_, err = h.Update(t.Context(), a.ID, Change{Labels: map[string]*string{"tier": &tier}})
 	require.NoError(t, err)
 	_, err = h.Update(t.Context(), a.ID, Change{Policy: &policy.Policy{Presets: []policy.Preset{policy.EgressOnly}}})
 	require.ErrorIs(t, err, ErrUnserved)
-	s, err = h.Update(t.Context(), a.ID, Change{Policy: &policy.Policy{}})
+	s, err := h.Update(t.Context(), a.ID, Change{Policy: &policy.Policy{}})
 	require.NoError(t, err)
 	require.Empty(t, s.Unserved)
 	r, err := h.Get(t.Context(), a.ID)

@@ -61,9 +61,10 @@ routes {
 # The network policy of all allocations in the embedded network, besides that of each
 # allocation: presets (isolated, egress-only, no-metadata, no-host, no-private), the path of
 # one file in JSON that only root can write, which a reload reads again, or "none". If it
-# is empty, it is "no-host": they do not reach the host, other than its gateway, nor
-# allocations of other networks. An allocation keeps the policy with which it was set up.
-# The engine "exec" cannot enforce any, and has none if this is empty. See docs/policy.md.
+# is empty, it is "no-host": they do not reach allocations of other networks, and of the
+# host only the gateway's address and the link-local address of the host's end of their
+# link. An allocation keeps the policy with which it was set up. The engine "exec" cannot
+# enforce any, and has none if this is empty. See docs/policy.md.
 #policy = []
 
 # How allocations are set up.
@@ -81,7 +82,7 @@ routes {
 # Set up allocations that request something that no plugin of their networks declares:
 # ports, addresses, a MAC address, bandwidth, DNS. The request has no effect, and the
 # status lists it as unserved. Use this for schedulers that always send ports. By default
-# such a request is an error.
+# such a request is an error. A network policy that a network does not enforce always is.
 #allow_unserved = false
 
 # The action if a process of the host already listens on a requested host port, over TCP
@@ -113,8 +114,8 @@ routes {
 # undone.
 #shutdown_grace = "30s"
 
-# The directory of the records of allocations. It must be on tmpfs, because a reboot also
-# removes the allocations from the kernel. Needs a restart.
+# The directory of the records of allocations. It should be on a tmpfs, because a
+# reboot also removes the allocations from the kernel. Needs a restart.
 #state_dir = "/run/allocnet"
 
 # The socket. A socket that systemd passes is used unchanged, and these settings are
@@ -183,8 +184,8 @@ heal {
   # Restore it at once, when the kernel notifies the daemon of the removal.
   #enabled = true
 
-  # Check every allocation once within this time, and restore what is missing: not
-  # everything is notified. "0s" stands for never.
+  # Check every allocation once within this time, and restore what is missing: the
+  # kernel does not report every change. "0s" stands for never.
   #check_interval = "10m"
 
   # The size of each of the two buffers for notifications of the kernel. If they are too

@@ -13,7 +13,8 @@ type Step struct {
 	// Rule is the name that a Decision of this rule has.
 	Rule    string
 	Verdict Verdict
-	// At most one of these fields is set, or Host with OtherNetwork; without any, every peer matches.
+	// One of these fields is set, or Host together with OtherNetwork. If none is set, the
+	// step matches every peer.
 	Selector   *Selector
 	Allocation string
 	Host       bool

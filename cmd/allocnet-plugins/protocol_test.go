@@ -192,7 +192,7 @@ func TestUnknownName(t *testing.T) {
 		got := call(t, links, "odd", "", env...)
 		require.Equal(t, 2, got.exit)
 		require.Empty(t, got.stdout)
-		require.Contains(t, got.stderr, "odd runs the CNI plugin by whose name it is started: bandwidth, bridge, ")
+		require.Contains(t, got.stderr, "odd selects the CNI plugin by the name under which it is started (argv[0]): bandwidth, bridge, ")
 	}
 }
 

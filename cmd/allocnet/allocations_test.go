@@ -167,7 +167,7 @@ func TestPortConflict(t *testing.T) {
 	w.sandbox("b")
 	w.run("setup", "a", "--port", "80").ok(t)
 	report := w.run("setup", "b", "--port", "80", "--json").failure(t, exitFailure)
-	require.Equal(t, "choose another host port, or free it: allocnet teardown a", report.Hint)
+	require.Equal(t, "choose another host port, or free it: `allocnet unpublish a PORT` or `allocnet teardown a`", report.Hint)
 }
 
 // TestUnserved: ports that no plugin publishes are refused, or not shown as published.

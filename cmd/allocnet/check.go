@@ -13,7 +13,8 @@ func newCheck(a *app) *cobra.Command {
 		Use:   "check ID",
 		Short: "Check whether a network is still as it was set up",
 		Long: `Check whether the network of an allocation is still as it was set up, with CHECK of
-every plugin. Nothing is changed. Accepted requests that no plugin serves are listed.`,
+every plugin. Nothing is changed, whatever the setting repair_on_check of the daemon is.
+Lists requests that setup accepted although no plugin serves them (--allow-unserved).`,
 		Annotations:       exits("the network is not as it was set up, or no allocation has this ID"),
 		Args:              oneID,
 		ValidArgsFunction: a.completeIDs,
@@ -31,7 +32,7 @@ func (a *app) check(c *cobra.Command, id string) error {
 		return err
 	}
 	done := a.progress("checking %s", id)
-	err = conf.Check(c.Context(), configurator.Allocation{ID: id})
+	err = conf.CheckOnly(c.Context(), configurator.Allocation{ID: id})
 	done()
 	if err != nil && !(a.flags.json && errors.Is(err, configurator.ErrUnhealthy)) {
 		return notFound(c.Context(), conf, id, err)

@@ -22,7 +22,7 @@ tracking entries. No plugin is run.
 Without an ID it checks every allocation whose operation was interrupted or whose
 network namespace is gone. An ID need not have a record. For an allocation that is
 set up, use teardown. --force accepts the IDs of runtimes as ls shows them, --audit
-also any unique prefix of at least 4 digits.
+also any unique prefix of at least 4 hexadecimal digits.
 
 --destroy also destroys the network namespaces of the records in ` + sandbox.DefaultDir + `,
 where setup --create makes them.`,

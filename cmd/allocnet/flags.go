@@ -55,7 +55,7 @@ func (f *globalFlags) register(root *cobra.Command) {
 	f.set.DurationVar(&f.timeout, "timeout", configurator.DefaultTimeout, "longest time for one run of all plugins of an allocation")
 	f.engine = engineFlag(configurator.EngineAuto)
 	f.set.Var(&f.engine, "engine", "engine that runs the plugins: exec (plugin binaries), native (inside this process) or auto")
-	f.set.BoolVar(&f.unserved, "allow-unserved", false, "accept requests that no plugin of the networks serves, such as ports; they have no effect")
+	f.set.BoolVar(&f.unserved, "allow-unserved", false, "accept requests that no plugin of the networks serves, such as ports, but not policies; they have no effect")
 	f.set.StringVar(&f.socket, "socket", client.DefaultSocket, "socket of the daemon; without a daemon, its last settings are used")
 	f.set.BoolVar(&f.noDaemon, "no-daemon", false, "execute the command in this process, with the settings of the daemon")
 	f.set.BoolVar(&f.json, "json", false, "print JSON, also for errors")

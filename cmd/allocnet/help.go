@@ -47,15 +47,16 @@ cleanup and doctor.`
 
 const enginesTopic = `With --engine auto, an allocation is native if this program can run a plugin of
 its network itself (` + "`allocnet plugins list`" + `), in the configuration that it has;
-other plugins run as binaries. It keeps the engine that it was set up with.
+other plugins run as binaries. An allocation keeps the engine of its setup.
 
 Plugin binaries are looked for in the directories of --plugin-dir or CNI_PATH; without
 either in "cni" beside this program, where that exists, then in /opt/cni/bin,
 /usr/lib/cni and /usr/libexec/cni.`
 
-const idsTopic = `All commands accept a runtime's ID as ls shows it: the first 12 digits, with or
-without the interface. Commands that change nothing, except check, also accept any
-unique prefix of at least 4 digits. Other IDs have no short form.`
+const idsTopic = `All commands accept a runtime's ID as ls shows it: the first 12 or more hexadecimal
+digits, with or without the interface. inspect, history, trace, policy explain, policy
+denied and cleanup --audit also accept any unique prefix of at least 4 digits. Other
+IDs have no short form.`
 
 // namedBy is the annotation of a command that the description of another command names.
 const namedBy = "named by"

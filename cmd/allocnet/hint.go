@@ -141,15 +141,14 @@ var hints = []struct {
 		"every allocation needs its own network namespace: [--netns|use --netns with another path|use another path]" +
 			"[--create|, or --create once this one is gone]; `allocnet ls` lists the allocations")},
 	{applies: is(configurator.ErrRevision), text: say("`allocnet inspect ID` shows what the allocation has now[--json|; with --json also its revision]")},
+	{applies: both(is(configurator.ErrCannotUpdate), saying(nil, "detach ")), text: say("`allocnet inspect ID` lists the networks and the host ports")},
 	{applies: is(configurator.ErrCannotUpdate), text: say("tear the allocation down, and set it up with the other ports or limits; allocnet's plugins, native and without the key \"backend\" or limits of their own, permit it while it runs")},
 	{applies: is(configurator.ErrSetUp), text: say("remove it with `allocnet teardown ID`; use force only if that fails")},
 	{applies: is(configurator.ErrNotChecked), text: say(
 		"the network is unchanged: repair the cause that stops the plugin (if it hangs, a longer timeout[--timeout| (--timeout)]), and try again")},
 	{applies: is(configurator.ErrUnknownNetwork), text: say(
 		"`allocnet networks` lists the networks and the files that were skipped; allocnet, the embedded one, needs no file[--network|: --network allocnet]")},
-	{applies: is(configurator.ErrUnserved), text: say(
-		"`allocnet networks` lists what each network serves[--network|, --network selects another one]; " +
-			"to set up without it: [--allow-unserved|--allow-unserved, or ]allow_unserved in the settings of the daemon")},
+	{applies: is(configurator.ErrUnserved), text: unservedHint},
 	{applies: is(configurator.ErrExists), text: say("`allocnet inspect ID` shows the existing allocation; a setup that may find one accepts it")},
 	{applies: is(configurator.ErrDifferent), text: say("`allocnet inspect ID` shows the existing allocation; `allocnet set` changes its policy, labels and bandwidth, " +
 		"`allocnet publish` and `unpublish` its host ports, and `allocnet teardown ID` removes it")},
@@ -202,10 +201,19 @@ func notPermitted(err error) bool {
 		strings.Contains(text, "operation not permitted") || strings.Contains(text, "permission denied")
 }
 
+func unservedHint(err error) string {
+	const networks = "`allocnet networks` lists what each network serves[--network|, --network selects another one]; "
+	var e *configurator.UnservedError
+	if errors.As(err, &e) && slices.Contains(e.Capabilities, "policy") {
+		return networks + `a network enforces policies if its plugins end with {"type": "policy", "capabilities": {"policy": true}}`
+	}
+	return networks + "to set up without it: [--allow-unserved|--allow-unserved, or ]allow_unserved in the settings of the daemon"
+}
+
 func conflictHint(err error) string {
 	var e *portmap.ConflictError
 	if errors.As(err, &e) && e.OtherID != "" && e.OtherID != e.ID {
-		return fmt.Sprintf("choose another host port, or free it: allocnet teardown %s", e.OtherID)
+		return fmt.Sprintf("choose another host port, or free it: `allocnet unpublish %[1]s PORT` or `allocnet teardown %[1]s`", e.OtherID)
 	}
 	return "publish every host port only once"
 }

@@ -17,8 +17,8 @@ func newInspect(a *app) *cobra.Command {
 		Use:   "inspect ID",
 		Short: "Show the record of an allocation (set changes parts of it)",
 		Long: `Show the record of an allocation. --json adds the configuration of its networks and
-the results of the plugins. For a runtime's ID, any unique prefix of at least 4 digits
-is accepted.`,
+the results of the plugins. For a runtime's ID, any unique prefix of at least 4
+hexadecimal digits is accepted.`,
 		Annotations:       exits("no allocation is set up under this ID"),
 		Args:              oneID,
 		ValidArgsFunction: a.completeIDs,

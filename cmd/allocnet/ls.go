@@ -27,8 +27,8 @@ func newLs(a *app) *cobra.Command {
 		Use:     "ls",
 		Aliases: []string{"list"},
 		Short:   "List the allocations",
-		Long: `List the allocations. Runtimes' IDs are shortened to 12 digits; all commands accept the
-short form.`,
+		Long: `List the allocations. Runtimes' IDs are shortened to 12 hexadecimal digits; all commands
+accept the short form.`,
 		Example: `  allocnet ls --filter network=web --filter state=ready
   allocnet ls --quiet --filter label=app=web`,
 		Args:              cobra.NoArgs,

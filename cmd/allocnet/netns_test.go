@@ -88,7 +88,7 @@ func TestTeardownTellsWhetherItDestroyed(t *testing.T) {
 	require.Equal(t, want, decode[teardownReport](t, w.run("teardown", "made", "--destroy", "--json").ok(t)))
 	want.Destroyed = false
 	require.Equal(t, want, decode[teardownReport](t, w.run("teardown", "made", "--destroy", "--json").ok(t)))
-	require.Equal(t, "ok: made is torn down\nno network namespace at /run/netns/made\n",
+	require.Equal(t, "ok: made has no record; nothing of it is left on the host\nno network namespace at /run/netns/made\n",
 		w.run("teardown", "made", "--destroy").ok(t))
 }
 
@@ -257,7 +257,7 @@ func TestTeardownSparesForeignNamespaces(t *testing.T) {
 				require.NoError(t, sandbox.Validate(foreign))
 				require.NoError(t, sandbox.Validate(path))
 			}
-			require.Equal(t, "ok: web is torn down\nnetwork namespace "+path+" is kept: it is not known to belong to the allocation\n",
+			require.Equal(t, "ok: web has no record; nothing of it is left on the host\nnetwork namespace "+path+" is kept: it is not known to belong to the allocation\n",
 				run("teardown", "web", "--destroy").ok(t))
 		})
 	}

@@ -20,7 +20,8 @@ func newPlugins(a *app) *cobra.Command {
 		Use:   "plugins",
 		Short: "Install the native plugins for other container runtimes",
 		Long: `Install the native plugins for other container runtimes, as plugin binaries: the
-program ` + programName + ` acts as the plugin by whose name it is called.
+program ` + programName + ` selects the plugin by the name under which it is started
+(argv[0]).
 
 allocnet itself needs no links: it runs the plugins in its own process.`,
 		Example: `  allocnet plugins list

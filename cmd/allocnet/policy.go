@@ -185,6 +185,9 @@ func (a *app) translate(files []string, f *translateFlags) error {
 	if err != nil {
 		return usagef("%w", err)
 	}
+	if p.IsEmpty() {
+		a.warn("no document selects the pod with --namespace %s and --label %s: the policy allows everything", f.namespace, cmp.Or(strings.Join(f.labels, ","), "none"))
+	}
 	if a.flags.json {
 		return a.out.json(translation{p, labels})
 	}

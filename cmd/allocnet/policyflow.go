@@ -165,7 +165,7 @@ func peersOf(ctx context.Context, conf allocnet.Service, of *configurator.Record
 	if addr, err := netip.ParseAddr(peer); err == nil && addr.Zone() == "" {
 		return []netip.Addr{addr.Unmap()}, nil
 	}
-	if _, err := netip.ParsePrefix(peer); peer == "" || err == nil || strings.ContainsAny(peer, ":%") {
+	if _, err := netip.ParsePrefix(peer); peer == "" || peer == "world" || peer == "metadata" || err == nil || strings.ContainsAny(peer, ":%") {
 		return nil, usagef("%q is not a peer: give an address without zone, the ID of an allocation, or host", peer)
 	}
 	if peer != "host" {

@@ -10,7 +10,7 @@ import (
 	"github.com/allocnet/allocnet/cmd/internal/manpage"
 )
 
-const rootHelp = `Set up and remove the network of network namespaces through CNI.
+const rootHelp = `Connect network namespaces to CNI networks, and disconnect them again.
 
 An allocation is one network namespace under an ID. Its record is in the state
 directory; commands need only the ID.`
@@ -32,7 +32,7 @@ func newRoot(a *app) *cobra.Command {
 	cobra.EnableCommandSorting = false // help has the order of use
 	root := &cobra.Command{
 		Use:               "allocnet",
-		Short:             "Set up and remove the network of network namespaces",
+		Short:             "Connect network namespaces to CNI networks, and disconnect them again",
 		Long:              rootHelp,
 		SilenceErrors:     true,
 		SilenceUsage:      true,

@@ -128,7 +128,7 @@ func TestHelpTopics(t *testing.T) {
 	for topic, wanted := range map[string][]string{
 		"flags":   {"ALLOCNET_STATE_DIR", "NO_COLOR", "--conf-dir string", "--json "},
 		"kinds":   {"0  success", "1  failure", "2  the command line", "3  unhealthy", `"kind" for programs`, kindsHelp()},
-		"ids":     {"the first 12 digits"},
+		"ids":     {"the first 12 or more hexadecimal"},
 		"daemon":  {"without a daemon, this process"},
 		"engines": {"With --engine auto", "/opt/cni/bin"},
 	} {
@@ -145,7 +145,7 @@ func TestHelpOfACommand(t *testing.T) {
 	require.Equal(t, runWith("", "setup", "--help").ok(t), runWith("", "help", "setup").ok(t))
 	require.Contains(t, runWith("", "help", "completion", "bash").ok(t), "bash")
 	require.Contains(t, runWith("", "completion").ok(t), "fish")
-	require.Contains(t, runWith("").ok(t), "Set up and remove the network of network namespaces")
+	require.Contains(t, runWith("").ok(t), "Connect network namespaces to CNI networks")
 	for command, want := range map[string]string{
 		"check": "the network is not as it was set up, or no allocation has this ID", "inspect": "no allocation is set up", "cleanup": "leftovers were found",
 		"repair": "an allocation is broken",

@@ -22,9 +22,9 @@ func newSet(a *app) *cobra.Command {
 up, in one change. What is not named stays as it is.
 
 --bandwidth is written as for setup and takes the place of all limits: a direction that
-is not named has none afterwards, and "none" ends the limits of both. Where one rate
-follows another, there is no moment without a limit. The native plugin bandwidth must
-have set the limits.
+is not named has none afterwards, and "none" ends the limits of both. An existing
+limit is changed in place, without interruption. The native plugin bandwidth must have
+set the limits.
 
 --policy takes the place of the policy, and "none" removes it: see ` + "`allocnet policy --help`" + `.
 Connections that the new policy denies end.

@@ -55,7 +55,7 @@ message says that the record is kept, run ` + "`allocnet teardown ID`" + `.`,
 		RunE:              func(c *cobra.Command, args []string) error { return a.setup(c, args[0], &f) },
 	}
 	flags := c.Flags()
-	flags.StringVar(&f.netns, "netns", "", "path of the network namespace (default /run/netns/ID; with --create, the directory of the daemon)")
+	flags.StringVar(&f.netns, "netns", "", "path of the network namespace (default /run/netns/ID; with --create, ID in the directory of the setting pool.dir)")
 	flags.BoolVar(&f.create, "create", false, "create the network namespace if it does not exist")
 	flags.BoolVar(&f.mustBeNew, "new", false, "fail if the allocation exists already")
 	flags.StringArrayVarP(&f.ports, "port", "p", nil, "port to publish: [label=][hostIP:]hostPort[-endPort][:containerPort[-endPort]][/protocol[+protocol...]]; 0 picks a free host port; may be repeated")

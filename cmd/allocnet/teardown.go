@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"github.com/spf13/cobra"
 
 	"github.com/allocnet/allocnet/configurator"
@@ -65,6 +66,7 @@ func (a *app) teardown(c *cobra.Command, id, netns string, destroy bool) error {
 	if err == nil && netns == "" {
 		path = r.Netns
 	}
+	found := !errors.Is(err, configurator.ErrNotFound)
 	own, there := recordedNetns(r), identityAt(path)
 	if destroy {
 		if err := netnsOwners(c.Context(), conf).checkFree(path, id); err != nil {
@@ -87,7 +89,11 @@ func (a *app) teardown(c *cobra.Command, id, netns string, destroy bool) error {
 	if a.flags.json {
 		return a.out.json(report)
 	}
-	a.out.printf("%s %s is torn down\n", a.out.paint(green, a.mark()), a.out.paint(bold, id))
+	if found {
+		a.out.printf("%s %s is torn down\n", a.out.paint(green, a.mark()), a.out.paint(bold, id))
+	} else {
+		a.out.printf("%s %s has no record; nothing of it is left on the host\n", a.out.paint(green, a.mark()), a.out.paint(bold, id))
+	}
 	switch {
 	case !destroy || report.Destroyed:
 	case identityAt(path) != sandbox.Identity{}:

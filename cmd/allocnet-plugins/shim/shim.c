@@ -1,5 +1,5 @@
-// allocnet-plugins-shim is a CNI plugin, such as bridge, by whose name it is started:
-// through a link that `allocnet plugins install --daemon` creates. It sends the runtime's
+// allocnet-plugins-shim selects the CNI plugin, such as bridge, by the name under which it
+// is started (argv[0]): a link that `allocnet plugins install --daemon` creates. It sends the runtime's
 // call to allocnetd, which runs the native plugin, and prints the answer. It executes
 // allocnet-plugins from its own directory, which does the same work itself, if allocnetd
 // does not serve the call or is not running. If the answer is lost, the daemon may have

@@ -24,7 +24,7 @@ type Severity string
 // The severities.
 const (
 	Error   Severity = "error"   // something does not work
-	Warning Severity = "warning" // something will stop to work, or does so in some cases
+	Warning Severity = "warning" // something works only partly, or will stop working
 )
 
 // Finding is one thing that is wrong with the host.

@@ -61,7 +61,7 @@ func newHost(o Options, now func() time.Time, label func(string) string) *host {
 		poolFailing:   desc("pool_failing", "Whether the last network namespace could not be prepared.", "network"),
 		poolReady:     desc("pool_ready", "Prepared network namespaces.", "network"),
 		poolTaken:     desc("pool_taken_total", "Setups that got a prepared network namespace.", "network"),
-		poolDry:       desc("pool_dry_total", "Setups that got none because none was ready.", "network"),
+		poolDry:       desc("pool_dry_total", "Setups that found the pool empty.", "network"),
 		poolDiscarded: desc("pool_discarded_total", "Prepared network namespaces that were destroyed unused.", "network"),
 		files:         desc("config_files_in_error", "Files of the network configuration directory that are not used as they are."),
 	}

@@ -51,7 +51,7 @@ var table = []setting{
 		func(s *Settings) value { return listOf(&s.PluginDirs, absolutePath, ":") }},
 	{"", "vendor_dir", "prefix under which vendors install plugins: DIR/opt/TYPE/bin (default none)", true,
 		func(s *Settings) value { return textOf(&s.VendorDir, optional(absolutePath)) }},
-	{"", "state_dir", "directory of the records; it must be on tmpfs", false,
+	{"", "state_dir", "directory of the records; it should be on a tmpfs", false,
 		func(s *Settings) value { return textOf(&s.StateDir, absolutePath) }},
 	{"", "engine", "engine that runs the plugins: exec (plugin binaries), native (inside this process) or auto", true,
 		func(s *Settings) value {
@@ -67,7 +67,7 @@ var table = []setting{
 		func(s *Settings) value { return textOf(&s.SubnetsFrom, optional(absolutePath)) }},
 	{"routes", "table", "routing table into which the embedded network writes routes for a routing daemon; 0 for none", true,
 		func(s *Settings) value { return routeTableOf(&s.Routes.Table) }},
-	{"routes", "protocol", "protocol number of these routes", true,
+	{"routes", "protocol", "protocol number of the routes for a routing daemon", true,
 		func(s *Settings) value { return routeProtocolOf(&s.Routes.Protocol) }},
 	{"routes", "subnets", "write a route to the subnet in place of each address", true,
 		func(s *Settings) value { return boolOf(&s.Routes.Subnets) }},
@@ -77,7 +77,7 @@ var table = []setting{
 		func(s *Settings) value { return policyValue{&s.Policy} }},
 	{"", "ignore_port_mapping_host_ip", "publish every port on all addresses of the host", true,
 		func(s *Settings) value { return boolOf(&s.IgnorePortMappingHostIP) }},
-	{"", "allow_unserved", "accept requests that no plugin of the networks serves, such as ports; they have no effect", true,
+	{"", "allow_unserved", "accept requests that no plugin of the networks serves, such as ports, but not policies; they have no effect", true,
 		func(s *Settings) value { return boolOf(&s.AllowUnserved) }},
 	{"", "host_listeners", "action if a process of the host listens on a requested host port: warn, refuse or ignore", true,
 		func(s *Settings) value {
@@ -119,7 +119,7 @@ var table = []setting{
 
 	{"reconcile", "mode", "action at the start if records and kernel do not agree: repair or report", false,
 		func(s *Settings) value { return textOf(&s.Reconcile.Mode, oneOf(ReconcileRepair, ReconcileReport)) }},
-	{"reconcile", "wait", "longest time that this comparison delays the readiness of the daemon", false,
+	{"reconcile", "wait", "longest time that the comparison at the start delays readiness", false,
 		func(s *Settings) value { return durationOf(&s.Reconcile.Wait, 0) }},
 	{"reconcile", "netns_gone", "time after which an allocation of a runtime without its network namespace is torn down; 0 for never", false,
 		func(s *Settings) value { return durationOf(&s.Reconcile.NetnsGone, 0) }},
@@ -165,6 +165,6 @@ var table = []setting{
 	{"metrics", "web_config", "file with TLS, client certificates and users for that address, in the format of exporter-toolkit (default none)", false,
 		func(s *Settings) value { return textOf(&s.Metrics.WebConfig, optional(absolutePath)) }},
 
-	{"", "ui", "loopback address to serve the page of `allocnet ui` on, such as 127.0.0.1:9654 (default none)", false,
+	{"", "ui", "loopback address to serve the page of allocnet ui on, such as 127.0.0.1:9654 (default none)", false,
 		func(s *Settings) value { return textOf(&s.UI, optional(LoopbackAddress)) }},
 }
