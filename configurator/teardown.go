@@ -21,19 +21,22 @@ import (
 
 // Teardown removes everything that an allocation has on the host. It runs DEL with the
 // configuration and arguments that ADD got, audits the host, and removes leftovers of DEL
-// itself. If the allocation has a record, Teardown uses only its ID and OwnNetns; the other
-// fields help to find leftovers if the record is lost. Teardown of an allocation that was
-// never set up succeeds.
+// itself. If the allocation has a record, Teardown uses only its ID, Wait and OwnNetns, and
+// with OwnNetns also Netns, which must lead to the recorded namespace. The other fields help
+// to find leftovers if the record is lost. Teardown of an allocation that was never set up
+// succeeds.
 //
 // Teardown returns when the allocation is disconnected: its host ports are free, its
-// elements and tracked connections are gone, nothing is sent or answered over its links, and the record is
-// in PhaseDeleting. Links and addresses are deleted in the background, in batches, because
-// the kernel takes some 20 milliseconds to delete a link. Until then no other allocation
-// gets the addresses. A Setup of the same ID, or in the same network namespace, waits for
-// the deletion. If it fails, the Configurator logs the error and tries again; Close waits
-// for it; after the death of the process, Recover and GC finish it. Teardown deletes
-// everything before it returns if Allocation.Wait or Config.OneShot is set, if plugins run
-// as binaries or with iptables, or if Config.Backlog allocations wait already.
+// elements and tracked connections are gone, nothing is sent or answered over its links, and
+// the record is in PhaseDeleting. A guarded port of a bridge may still receive broadcasts and
+// multicasts until it is deleted. Links and addresses are deleted in the background, in
+// batches, because the kernel takes some 20 milliseconds to delete a link. Until then no
+// other allocation gets the addresses. A Setup of the same ID, or in the same network
+// namespace, waits for the deletion. If it fails, the Configurator logs the error and tries
+// again; Close waits for it; after the death of the process, Recover and GC finish it.
+// Teardown deletes everything before it returns if Allocation.Wait or Config.OneShot is
+// set, if plugins run as binaries or with iptables, or if Config.Backlog allocations wait
+// already.
 //
 // If something could not be removed, Teardown returns ErrIncomplete and keeps the record, so
 // that it can be called again. The same applies if a plugin fails whose leftovers only the
