@@ -298,10 +298,9 @@ func (d *daemonProcess) requireCommands(flags ...string) {
 		require.NoError(t, rules.Flush())
 	}
 	flush()
-	run(0, "check", "web")
-	testbed.RequireAnswer(t, "", "tcp", testbed.HostPort(testhost.Host4, 8080), "web")
-	flush()
-	require.Contains(t, run(0, "repair", "--json"), `"web"`) // healthy if the daemon was faster
+	checked := d.allocnet(append([]string{"check", "web"}, flags...)...).exit
+	require.Contains(t, []int{0, 3}, checked, "healthy if the daemon was faster")
+	require.Contains(t, run(0, "repair", "--json"), `"web"`)
 	testbed.RequireAnswer(t, "", "tcp", testbed.HostPort(testhost.Host4, 8080), "web")
 	require.Contains(t, run(0, "gc", "--live", "web", "--json"), `"web"`)
 	run(0, "check", "web")

@@ -28,6 +28,7 @@ var withoutPools = map[string]string{
 	"TestNothingIsMissingInContract": "sets nothing up",
 	"TestPolicyBypass":               "as TestPolicyBasic",
 	"TestPolicyFlood":                "an allocation sends before its Setup",
+	"TestPolicyFloodOfASelected":     "as TestPolicyFlood",
 	"TestPolicyLifeKilled":           processes,
 	"TestPolicyMatrix":               "many allocations, with daemons",
 	"TestPolicyOfNetworks":           "allocations are attached to further networks",
