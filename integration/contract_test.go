@@ -45,7 +45,6 @@ func contract() testbed.Contract {
 		"TestProgramMissingAtTeardown":         {Run: TestProgramMissingAtTeardown},
 		"TestReceivesIPv6AtOnce":               {Run: TestReceivesIPv6AtOnce},
 		"TestRecordLostAndProgramMissing":      {Run: TestRecordLostAndProgramMissing},
-		"TestOtherIPTablesAtTeardown":          {Run: TestOtherIPTablesAtTeardown},
 		"TestReleasedAddress":                  {Run: TestReleasedAddress},
 		"TestRepair":                           {Run: TestRepair, Always: true},
 		"TestSecondNetworkFails":               {Run: TestSecondNetworkFails, Bypasses: true}, // two networks
@@ -69,6 +68,7 @@ const (
 
 // withoutPools are the other tests, each with the reason.
 var withoutPools = map[string]string{
+	"TestOtherIPTablesAtTeardown":    "a network with this backend has no pool; the record of a slot that is tried while iptables is replaced stays until Recover",
 	"TestContract":                   ofPools,
 	"TestNothingIsMissingInContract": noSetup,
 	"TestPool":                       ofPools,
