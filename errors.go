@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -126,9 +127,12 @@ func (e *UnservedError) Error() string {
 	for i, name := range e.Networks {
 		networks[i] = fmt.Sprintf("%q", name)
 	}
-	return fmt.Sprintf("set up allocation %q: no plugin of network %s declares %s; "+
-		`add a plugin that declares it under "capabilities", omit the request, or allow unserved requests`,
-		e.ID, strings.Join(networks, ", "), strings.Join(e.Capabilities, ", "))
+	step := `add a plugin that declares it under "capabilities", omit the request, or allow unserved requests`
+	if slices.Contains(e.Capabilities, "policy") { // which is never allowed without a plugin
+		step = "add the plugin policy, or omit the policy"
+	}
+	return fmt.Sprintf("set up allocation %q: no plugin of network %s declares %s; %s",
+		e.ID, strings.Join(networks, ", "), strings.Join(e.Capabilities, ", "), step)
 }
 
 // Unwrap returns ErrUnserved.

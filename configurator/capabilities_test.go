@@ -133,6 +133,7 @@ func TestUnservedPolicy(t *testing.T) {
 		require.ErrorAs(t, err, &unserved)
 		require.Equal(t, []string{"policy"}, unserved.Capabilities)
 		require.Equal(t, []string{"net"}, unserved.Networks)
+		require.NotContains(t, err.Error(), "allow unserved")
 	}
 	h.requireNoRecords()
 }

@@ -76,7 +76,7 @@ func (a *app) teardown(c *cobra.Command, id, netns string, destroy bool) error {
 	done := a.progress("tearing down %s", id)
 	defer done()
 	gone := configurator.Allocation{ID: id, Netns: path, Networks: a.flags.networks, OwnNetns: destroy, Wait: true}
-	if err := conf.Teardown(c.Context(), gone); err != nil {
+	if err = conf.Teardown(c.Context(), gone); err != nil {
 		return err
 	}
 	if destroy {
@@ -89,11 +89,11 @@ func (a *app) teardown(c *cobra.Command, id, netns string, destroy bool) error {
 	if a.flags.json {
 		return a.out.json(report)
 	}
-	if found {
-		a.out.printf("%s %s is torn down\n", a.out.paint(green, a.mark()), a.out.paint(bold, id))
-	} else {
-		a.out.printf("%s %s has no record; nothing of it is left on the host\n", a.out.paint(green, a.mark()), a.out.paint(bold, id))
+	outcome := "is torn down"
+	if !found {
+		outcome = "has no record; nothing of it is left on the host"
 	}
+	a.out.printf("%s %s %s\n", a.out.paint(green, a.mark()), a.out.paint(bold, id), outcome)
 	switch {
 	case !destroy || report.Destroyed:
 	case identityAt(path) != sandbox.Identity{}:

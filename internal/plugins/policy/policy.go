@@ -183,8 +183,8 @@ func (p *plugin) Check(ctx context.Context, c *sdk.CmdArgs) error {
 	return errors.Join(a.checkState(), c.Host.Rules.Check(ctx, a.elements()), a.checkPolicy(ctx), a.checkSelections(ctx))
 }
 
-// checkSelections checks that the attachment is in its selections. Those of its policy are checked
-// with their other members.
+// checkSelections checks that the attachment is in its selections. It does not look for the other
+// members of the selections that its policy has: CHECK of each of them does.
 func (a *attachment) checkSelections(ctx context.Context) error {
 	s, err := a.args.Host.Policies.Share(ctx)
 	if err != nil {
