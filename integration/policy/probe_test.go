@@ -21,6 +21,7 @@ type flow struct {
 	protocol string // tcp, udp, sctp or icmp, of the family of the address
 	to       netip.AddrPort
 	source   netip.Addr // of the sender; the kernel chooses it if it is not valid
+	from     uint16     // the port of source; the kernel chooses it if it is 0
 	want     bool       // whether it must be answered
 	ends     ends
 
@@ -125,7 +126,7 @@ func (f *flow) open() (err error) {
 		return err
 	}
 	if f.source.IsValid() {
-		if err := unix.Bind(f.fd, sockaddr(netip.AddrPortFrom(f.source, 0))); err != nil {
+		if err := unix.Bind(f.fd, sockaddr(netip.AddrPortFrom(f.source, f.from))); err != nil {
 			return fmt.Errorf("bind: %w", err)
 		}
 	}
