@@ -164,18 +164,19 @@ func TestPolicyFloodOfASelected(t *testing.T) {
 			for round := range 20 {
 				a := h.Alloc(fmt.Sprint("a", round))
 				a.Labels, a.Wait = map[string]string{"app": "bad"}, round%2 == 0
-				stop := flood(t, a.Netns, to)
+				sending := flood(t, a.Netns, to)
 				h.SetUp(a)
+				sending.await()
 				require.NoError(t, h.CheckOnly(h.Context(), a))
 				require.NoError(t, h.Teardown(h.Context(), a))
-				require.Positive(t, stop())
+				sending.stop()
 			}
 			require.Zero(t, received.Load(), "packets that the policy denies")
 			good := h.Alloc("good")
-			stop := flood(t, good.Netns, to)
+			sending := flood(t, good.Netns, to)
 			h.SetUp(good)
 			require.Eventually(t, func() bool { return received.Load() > 0 }, testbed.Timeout*3, time.Millisecond, "another label arrives")
-			stop()
+			sending.stop()
 			h.TearDown(good, sink)
 		})
 	}
@@ -193,12 +194,13 @@ func testPolicyFlood(t *testing.T, main string) {
 		a := h.Alloc(fmt.Sprint("a", round))
 		round++
 		a.Policy = mustPolicy(t, `{"egress":{"default":"deny"},"ingress":{"default":"deny"}}`)
-		stop := flood(t, a.Netns, to)
+		sending := flood(t, a.Netns, to)
 		h.SetUp(a)
+		sending.await()
 		during(a)
 		require.NoError(t, h.CheckOnly(h.Context(), a))
 		h.TearDown(a)
-		require.Positive(t, stop())
+		sending.stop()
 	}
 	for range 5 {
 		attack(func(configurator.Allocation) {})
@@ -218,10 +220,10 @@ func testPolicyFlood(t *testing.T, main string) {
 	}
 	require.LessOrEqual(t, received.Swap(0), passing, "packets that a policy denies, after a flush")
 	open := h.Alloc("open")
-	stop := flood(t, open.Netns, to)
+	sending := flood(t, open.Netns, to)
 	h.SetUp(open)
 	require.Eventually(t, func() bool { return received.Load() > 0 }, testbed.Timeout*3, time.Millisecond, "without a policy they arrive")
-	stop()
+	sending.stop()
 	h.TearDown(open, sink)
 }
 
@@ -235,41 +237,54 @@ func countPackets(c *net.UDPConn, n *atomic.Int64) {
 	}
 }
 
-// flood sends datagrams from a namespace until stop is called, which returns how many.
-func flood(t *testing.T, netns, to string) (stop func() (sent int64)) {
+// flood sends datagrams without pause from a namespace, also while it has no route.
+func flood(t *testing.T, netns, to string) *flooding {
 	t.Helper()
 	s, err := sandbox.Open(netns)
 	require.NoError(t, err)
 	addr := net.UDPAddrFromAddrPort(netip.MustParseAddrPort(to))
+	f := &flooding{t: t, done: make(chan struct{}), ended: make(chan struct{})}
 	var conn *net.UDPConn
 	require.NoError(t, s.Do(func() (err error) {
 		conn, err = net.ListenUDP("udp4", nil)
 		return err
 	}))
 	require.NoError(t, s.Close())
-	var sent atomic.Int64
-	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
-		defer close(ended)
+		defer close(f.ended)
+		defer conn.Close()
 		for {
 			select {
-			case <-done:
+			case <-f.done:
 				return
 			default:
 			}
 			if _, err := conn.WriteTo([]byte("x"), addr); err == nil {
-				sent.Add(1)
+				f.sent.Add(1)
 			} else {
 				runtime.Gosched()
 			}
 		}
 	}()
-	return func() int64 {
-		close(done)
-		<-ended
-		conn.Close()
-		return sent.Load()
-	}
+	return f
+}
+
+// flooding is what flood has started.
+type flooding struct {
+	t           *testing.T
+	sent        atomic.Int64
+	done, ended chan struct{}
+}
+
+// await waits until a datagram has left the socket.
+func (f *flooding) await() {
+	f.t.Helper()
+	require.Eventually(f.t, func() bool { return f.sent.Load() > 0 }, 3*testbed.Timeout, time.Millisecond)
+}
+
+func (f *flooding) stop() {
+	close(f.done)
+	<-f.ended
 }
 
 // TestPolicyLost: without its state, GC removes the policies of allocations that are gone.
