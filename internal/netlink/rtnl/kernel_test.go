@@ -168,6 +168,21 @@ func TestRouteLoopback(t *testing.T) {
 	require.NotZero(t, link.Attrs().Flags&net.FlagUp, "nothing else is changed")
 }
 
+// TestSetGroup: a link is found by its name, and no other one changes, also if there is none.
+func TestSetGroup(t *testing.T) {
+	h := open(t)
+	addBridge(t, h, "br0")
+	addBridge(t, h, "br1")
+	require.True(t, rtnl.IsNotFound(h.SetGroup("br-none", 0)))
+	for _, group := range []uint32{7, 7, 1 << 20, 0} {
+		require.NoError(t, h.SetGroup("br0", group))
+		is, err := h.Port("br0")
+		require.NoError(t, err)
+		require.Equal(t, group, is.Group)
+		require.True(t, h.IsInGroup("br1", 0))
+	}
+}
+
 // TestBridge: what is read of a bridge is what netlink reads.
 func TestBridge(t *testing.T) {
 	h := open(t)

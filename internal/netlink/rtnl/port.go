@@ -138,6 +138,16 @@ func (h *Host) IsInGroup(name string, group uint32) bool {
 	return err == nil && string(bytes.TrimSpace(value)) == strconv.FormatUint(uint64(group), 10)
 }
 
+// SetGroup puts a link of the host into a group. It does not ask for the link before: the kernel needs
+// long to describe one on a host with many network namespaces.
+func (h *Host) SetGroup(name string, group uint32) error {
+	var b Batch
+	r := b.begin(fmt.Sprintf("set group of link %q", name), unix.RTM_SETLINK, 0)
+	putNamed(r, name, 0)
+	r.Uint32(unix.IFLA_GROUP, group)
+	return h.Apply(&b)
+}
+
 // EnsureGroup puts a link of the host into a group, unless it is in that group.
 func (h *Host) EnsureGroup(name string, group uint32) error {
 	p, err := h.Port(name)

@@ -26,7 +26,6 @@ type attachment struct {
 	// veth is the host's end of the attachment's link, and bridge its bridge; "" if there is
 	// none.
 	veth, bridge string
-	stored       *policystate.Policy // the policy in the store; nil until it was read
 }
 
 // Errors of the configuration. Setup does not retry after them.

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -28,6 +29,7 @@ type content struct {
 type compiled struct {
 	policystate.Policy
 	content
+	group atomic.Uint32 // the latest group of links that led to it; 0 if unknown
 }
 
 // compile returns what the policies of a network and of an allocation are in the kernel; nil if

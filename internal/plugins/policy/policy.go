@@ -137,19 +137,20 @@ func (a *attachment) group() (uint32, error) {
 }
 
 // storedGroup returns the group of links that leads to the policy. It does not change while the
-// attachment uses the policy.
+// attachment uses the policy. The file of the policy is only read if it is another one than the latest.
 func (a *attachment) storedGroup() (uint32, error) {
-	if a.stored != nil {
-		return a.stored.Group, nil
+	store, latest := a.args.Host.Policies, a.policy.group.Load()
+	if latest != 0 && store.HasGroup(a.policy.ID, latest) {
+		return latest, nil
 	}
-	p, err := a.args.Host.Policies.Policy(a.policy.ID)
+	p, err := store.Policy(a.policy.ID)
 	if err != nil {
 		return 0, err
 	}
 	if p == nil {
 		return 0, fmt.Errorf("policy %s: its file is missing", a.policy.ID)
 	}
-	a.stored = p
+	a.policy.group.Store(p.Group)
 	return p.Group, nil
 }
 

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"encoding/json"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -8,6 +9,30 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/state/policystate"
 )
+
+// TestStoredGroup: the group is that of the store, also after it has changed.
+func TestStoredGroup(t *testing.T) {
+	store := policystate.New(t.TempDir())
+	a := &attachment{args: &sdk.CmdArgs{Host: &sdk.Host{Policies: store}}, policy: &compiled{Policy: policystate.Policy{ID: "p", Content: json.RawMessage("{}")}}}
+	_, err := a.storedGroup()
+	require.ErrorContains(t, err, "its file is missing")
+	s, err := store.Exclusive(t.Context())
+	require.NoError(t, err)
+	defer s.Unlock()
+	for _, group := range []uint32{7, 8} {
+		p := a.policy.Policy
+		p.Group = group
+		require.NoError(t, s.Begin(&p))
+		for range 2 {
+			is, err := a.storedGroup()
+			require.NoError(t, err)
+			require.Equal(t, group, is)
+		}
+	}
+	require.NoError(t, s.Delete(&policystate.Policy{ID: "p", Group: 8}))
+	_, err = a.storedGroup()
+	require.ErrorContains(t, err, "its file is missing")
+}
 
 // TestSweepKeepsMembersOfANewSetup: between the removal of an attachment and the sweep, another
 // process may have set it up again, with the same key.

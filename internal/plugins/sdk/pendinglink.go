@@ -24,5 +24,5 @@ func (l *PendingLink) Release(host *Host) error {
 	if l == nil || l.Name == "" {
 		return nil
 	}
-	return host.Kernel.EnsureGroup(l.Name, l.Group)
+	return host.Kernel.SetGroup(l.Name, l.Group)
 }

@@ -138,15 +138,41 @@ func (s *Session) SelectionsOf(m *Member) ([]Selection, error) {
 			return nil, err
 		}
 		for _, name := range names {
-			var n Selection
-			if exists, err := read(s.selection(name), &n); err != nil {
+			n, err := s.selectionNamed(name)
+			if err != nil {
 				return nil, err
-			} else if exists {
-				found = append(found, n)
+			}
+			if n != nil {
+				found = append(found, *n)
 			}
 		}
 	}
 	return found, nil
+}
+
+// maxKnown bounds the selections that are kept in memory.
+const maxKnown = 1024
+
+// selectionNamed returns a selection, or nil if it does not exist. Its name is a digest of what it is, so
+// its file is read once.
+func (s *Store) selectionNamed(name string) (*Selection, error) {
+	s.mu.Lock()
+	n := s.known[name]
+	s.mu.Unlock()
+	if n != nil {
+		return n, nil
+	}
+	n = &Selection{}
+	if exists, err := read(s.selection(name), n); !exists || err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.known) >= maxKnown || s.known == nil {
+		s.known = map[string]*Selection{}
+	}
+	s.known[name] = n
+	return n, nil
 }
 
 // DropOrphans removes what processes have left that died during a change: labels that no member

@@ -100,15 +100,15 @@ func (s *Session) Begin(p *Policy) error {
 
 // takeGroup makes the symbolic link of a policy's group, or returns ErrGroupTaken.
 func (s *Session) takeGroup(p *Policy) error {
-	err := os.Symlink(p.ID, s.group(p))
+	err := os.Symlink(p.ID, s.group(p.Group))
 	if errors.Is(err, fs.ErrNotExist) {
-		if err = os.MkdirAll(filepath.Dir(s.group(p)), 0o700); err == nil {
-			err = os.Symlink(p.ID, s.group(p))
+		if err = os.MkdirAll(filepath.Dir(s.group(p.Group)), 0o700); err == nil {
+			err = os.Symlink(p.ID, s.group(p.Group))
 		}
 	}
 	if errors.Is(err, fs.ErrExist) {
 		var owner string
-		if owner, err = os.Readlink(s.group(p)); err == nil && owner != p.ID {
+		if owner, err = os.Readlink(s.group(p.Group)); err == nil && owner != p.ID {
 			err = fmt.Errorf("policy %s: %w %d: policy %s", p.ID, ErrGroupTaken, p.Group, owner)
 		}
 	}
@@ -117,14 +117,14 @@ func (s *Session) takeGroup(p *Policy) error {
 
 // dropGroup removes the symbolic link of a policy's group, unless it is another policy's.
 func (s *Session) dropGroup(p *Policy) error {
-	owner, err := os.Readlink(s.group(p))
+	owner, err := os.Readlink(s.group(p.Group))
 	switch {
 	case errors.Is(err, fs.ErrNotExist), err == nil && owner != p.ID:
 		return nil
 	case err != nil:
 		return err
 	}
-	return remove(s.group(p))
+	return remove(s.group(p.Group))
 }
 
 func (n *Selection) label() string {
@@ -272,6 +272,12 @@ func (s *Session) NewGroup(first, last uint32) (uint32, error) {
 	return 0, fmt.Errorf("%d different policies are in use, the most that are possible", last-first+1)
 }
 
-func (s *Store) group(p *Policy) string {
-	return filepath.Join(s.dir, "groups", strconv.FormatUint(uint64(p.Group), 10))
+// HasGroup reports whether a policy has a group of links.
+func (s *Store) HasGroup(id string, group uint32) bool {
+	owner, err := os.Readlink(s.group(group))
+	return err == nil && owner == id
+}
+
+func (s *Store) group(number uint32) string {
+	return filepath.Join(s.dir, "groups", strconv.FormatUint(uint64(number), 10))
 }

@@ -323,6 +323,31 @@ func TestSelectionOfManyPolicies(t *testing.T) {
 	require.NoFileExists(t, s.selection(n.Name))
 }
 
+// TestSelectionsInMemory: a member gets the selections that exist, also those that were read before,
+// and a bounded number of them stays in memory.
+func TestSelectionsInMemory(t *testing.T) {
+	s := exclusive(t)
+	m := &Member{Key: "m", Allocation: "m", Labels: map[string]string{"app": "a"}}
+	selection := func(i int) Selection {
+		return Selection{Name: fmt.Sprint("n", i), Label: LabelKey("app", "a"), Selector: json.RawMessage(strconv.Itoa(i))}
+	}
+	for i := range maxKnown + 10 {
+		p := &Policy{ID: fmt.Sprint("p", i), Group: uint32(i + 1), Content: json.RawMessage("{}"), Selections: []Selection{selection(i)}}
+		require.NoError(t, s.Begin(p))
+		for range 2 {
+			found, err := s.SelectionsOf(m)
+			require.NoError(t, err)
+			require.Equal(t, []Selection{selection(i)}, found)
+		}
+		require.NoError(t, s.Delete(p))
+		found, err := s.SelectionsOf(m)
+		require.NoError(t, err)
+		require.Empty(t, found)
+		require.LessOrEqual(t, len(s.known), maxKnown)
+	}
+	require.NotEmpty(t, s.known)
+}
+
 // TestSelectionOfAnOlderVersion: its file lists the policies that use it.
 func TestSelectionOfAnOlderVersion(t *testing.T) {
 	s := exclusive(t)
@@ -405,6 +430,10 @@ func TestBeginAgain(t *testing.T) {
 	groups, err := list(filepath.Join(s.dir, "groups"), "", 0)
 	require.NoError(t, err)
 	require.Equal(t, []string{"3"}, groups)
+	for group, is := range map[uint32]bool{1: false, 2: false, 3: true, 4: false} {
+		require.Equal(t, is, s.HasGroup("a", group), group)
+		require.False(t, s.HasGroup("b", group), group)
+	}
 	last, err := s.Leave("a", "x")
 	require.NoError(t, err)
 	require.True(t, last)

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -24,7 +25,12 @@ import (
 
 // Store is the directory. It opens nothing before its first use, and is safe for concurrent use,
 // also by several processes.
-type Store struct{ dir string }
+type Store struct {
+	dir string
+
+	mu    sync.Mutex
+	known map[string]*Selection // by name: those that were read last; not changed any more
+}
 
 // New returns the store in a directory, which the first Lock makes.
 func New(dir string) *Store { return &Store{dir: dir} }
@@ -64,6 +70,7 @@ type Policy struct {
 // Selection are the attachments for which a selector matches. The store compares only Label,
 // which every member has; the caller compares the rest.
 type Selection struct {
+	// Name is a digest of the rest: selections with the same name are equal.
 	Name string `json:"name"`
 	// Label is a label that the selector requires, as LabelKey returns it, or "".
 	Label string `json:"label,omitempty"`
