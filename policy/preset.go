@@ -62,8 +62,8 @@ var metadata = mustPrefixes(
 // linkLocal are the link-local addresses (RFC 3927 and RFC 4291).
 var linkLocal = mustPrefixes("169.254.0.0/16", "fe80::/10")
 
-// notWorld are the addresses to which the peer "world" never applies.
-var notWorld = append(slices.Clone(linkLocal), metadata...)
+// notWorld are the addresses to which the peer "world" never applies. None contains another.
+var notWorld = outermost(append(slices.Clone(linkLocal), metadata...))
 
 // private are the addresses that NoPrivate denies: RFC 1918, RFC 6598, RFC 3927, RFC 4193,
 // and the link-local ones of RFC 4291.
@@ -84,6 +84,10 @@ var presets = map[Preset]*Policy{
 // Metadata returns the addresses for which the peer "metadata" stands, as prefixes of full
 // length: those of metadata services of cloud providers.
 func Metadata() []netip.Prefix { return slices.Clone(metadata) }
+
+// NotWorld returns the addresses to which the peer "world" never applies, although they are neither
+// of the host nor of an allocation: link-local ones and those of Metadata. None contains another.
+func NotWorld() []netip.Prefix { return slices.Clone(notWorld) }
 
 func cidrs(prefixes []netip.Prefix) []Peer {
 	var peers []Peer

@@ -117,7 +117,7 @@ func (r *Rule) steps() []rankedStep {
 		case peer.Name == nameHost:
 			list = append(list, rankedStep{Step{Host: true}, rankHost})
 		case peer.Name == nameWorld:
-			list = append(list, rankedStep{Step{World: true, Except: outermost(notWorld)}, rankWorld})
+			list = append(list, rankedStep{Step{World: true, Except: notWorld}, rankWorld})
 		}
 		for _, prefix := range peer.prefixes() {
 			list = addPrefix(list, prefix)

@@ -132,7 +132,7 @@ func (c *collector) set(conn *nftables.Conn, table *nftables.Table, set *nftable
 	}
 	// The rule that refers to an anonymous set already shows that the set
 	// exists.
-	shared := set.Anonymous || table.Name == names.Table && (sharedSets[set.Name] || set.Name == "standby_ports" && unowned(elements))
+	shared := set.Anonymous || table.Name == names.PolicyTable && names.IsConstantSet(set.Name) || table.Name == names.Table && (sharedSets[set.Name] || set.Name == "standby_ports" && unowned(elements))
 	c.add((len(elements) == 0 || shared) && !ofPolicy(table, set.Name), "nft", kind, tableTitle(table), name, labelled("type", set.KeyType.Name))
 	for _, element := range elements {
 		c.add(shared, "nft element", tableTitle(table), name, describeElement(element))

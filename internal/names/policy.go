@@ -61,6 +61,17 @@ func ParsePolicyChain(name string) (PolicyChain, bool) {
 	return c, true
 }
 
+// The beginnings of the names of sets in PolicyTable that the rules of all policies may use.
+const (
+	Metadata = "metadata"  // the addresses of metadata services
+	NotWorld = "not_world" // the addresses to which the peer "world" never applies
+)
+
+// IsConstantSet reports whether a set of PolicyTable always has the same elements.
+func IsConstantSet(name string) bool {
+	return strings.HasPrefix(name, Metadata+"_") || strings.HasPrefix(name, NotWorld+"_")
+}
+
 // PolicyID returns the ID in the name of a policy's chain or set; "" for other names.
 func PolicyID(name string) string {
 	rest, ok := strings.CutPrefix(name, policyPrefix)

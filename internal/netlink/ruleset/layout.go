@@ -59,6 +59,8 @@ type set struct {
 	// shared is true if the elements have no owner and stay when an attachment is
 	// removed.
 	shared bool
+	// constant are the elements that the set has from the beginning, and no others.
+	constant []element
 }
 
 // The tables. They are never changed.

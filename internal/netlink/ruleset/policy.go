@@ -170,7 +170,7 @@ func (r *Ruleset) addPolicy(ctx context.Context, all []*policyObjects, linked bo
 	}
 	return r.socket.Transaction(ctx, func(b *sock.Requests) {
 		for i, n := range all {
-			n.build(b, present[i])
+			n.build(b, present[i], !linked)
 		}
 		if !linked {
 			return

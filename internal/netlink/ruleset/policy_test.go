@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/policy"
 )
 
 // examplePolicy has every kind of peer and service, two stages, and a selection.
@@ -20,14 +21,15 @@ func examplePolicy() *Policy {
 	return &Policy{
 		ID: "0123456789abcdef", Group: names.FirstPolicyGroup + 1,
 		Egress: []Stage{
-			{Rules: []PolicyRule{{Name: "preset no-metadata", Deny: true, Peer: Peer{Prefixes: prefixes("169.254.169.254/32", "100.100.100.200/32", "fd00:ec2::254/128")}}}},
+			{Rules: []PolicyRule{{Name: "preset no-metadata", Deny: true, Peer: Peer{Prefixes: policy.Metadata()}}}},
 			{Deny: true, Rules: []PolicyRule{
 				{Name: "egress.rules[0]", Peer: Peer{Selection: "aa"}, Service: Service{Protocol: unix.IPPROTO_TCP, First: 443, Last: 443}},
 				{Name: "egress.rules[1]", Peer: Peer{Host: true}, Service: Service{Protocol: unix.IPPROTO_UDP, First: 53, Last: 54}},
-				{Name: "egress.rules[2]", Peer: Peer{World: true, Except: prefixes("169.254.0.0/16", "fe80::/10")}},
+				{Name: "egress.rules[2]", Peer: Peer{World: true, Except: policy.NotWorld()}},
 				{Name: "egress.rules[3]", Service: Service{Protocol: unix.IPPROTO_ICMP, Type: &ping}},
 				{Name: "egress.rules[4]", Service: Service{Protocol: unix.IPPROTO_ICMPV6, Type: &ping6}},
 				{Name: "egress.rules[5]", Peer: Peer{Prefixes: prefixes("10.0.0.0/8", "192.168.7.0/24", "172.16.9.1/32")}, Service: Service{Protocol: unix.IPPROTO_SCTP}},
+				{Name: "egress.rules[6]", Peer: Peer{Prefixes: prefixes("10.9.9.1/32", "10.9.9.2/32", "fd00:9::9/128")}},
 			}},
 			{Rules: []PolicyRule{
 				{Name: "preset no-host", Deny: true, Peer: Peer{Host: true, Except: prefixes("10.1.0.0/16", "fe80::/10")}},
@@ -119,7 +121,9 @@ func TestPolicyIsRepaired(t *testing.T) {
 		{"flush", "map", "ip6", names.PolicyTable, "ingress_links"},
 		{"flush", "set", "ip", names.PolicyTable, "selection_aa"},
 		{"flush", "set", "ip", names.PolicyTable, chain + "_1_5"},
-		{"flush", "set", "ip", names.PolicyTable, chain + "_0_0_addresses"},
+		{"flush", "set", "ip", names.PolicyTable, chain + "_1_6_addresses"},
+		{"flush", "set", "ip", names.PolicyTable, policies4.policy.constants[0].name},
+		{"flush", "set", "ip6", names.PolicyTable, policies6.policy.constants[1].name},
 		{"delete", "table", "ip", names.PolicyTable},
 		{"flush", "ruleset"},
 	} {
@@ -133,6 +137,31 @@ func TestPolicyIsRepaired(t *testing.T) {
 		require.NoError(t, r.RestorePolicy(t.Context(), p), "%q", damage)
 		require.NoError(t, r.CheckPolicy(t.Context(), p), "%q", damage)
 		require.ElementsMatch(t, lines(before), lines(nft(t, "list", "ruleset")), "%q", damage)
+	}
+}
+
+// TestConstantSets: policies with the same prefixes share the sets of the table. A table without them,
+// which an older version has made, gets them with the next policy.
+func TestConstantSets(t *testing.T) {
+	r := open(t)
+	nft(t, "flush", "ruleset")
+	first, second := examplePolicy(), examplePolicy()
+	second.ID, second.Group, second.Egress = "another", second.Group+1, []Stage{{Rules: []PolicyRule{
+		{Name: "no prefixes of the table", Deny: true, Peer: Peer{Prefixes: prefixes("10.9.9.1/32", "10.9.9.2/32")}},
+	}}}
+	require.NoError(t, r.AddPolicy(t.Context(), second))
+	for _, of := range policyTables {
+		family := map[*table]string{policies4: "ip", policies6: "ip6"}[of]
+		for _, s := range of.policy.constants {
+			require.NotEmpty(t, s.constant)
+			nft(t, "delete", "set", family, names.PolicyTable, s.name)
+		}
+	}
+	require.NoError(t, openAnother(t).AddPolicy(t.Context(), first))
+	require.NoError(t, r.CheckPolicy(t.Context(), first))
+	for _, s := range policies4.policy.constants {
+		require.Contains(t, nft(t, "list", "chain", "ip", names.PolicyTable, "policy_0123456789abcdef_egress_0")+
+			nft(t, "list", "chain", "ip", names.PolicyTable, "policy_0123456789abcdef_egress_1"), "@"+s.name)
 	}
 }
 
@@ -200,6 +229,21 @@ func TestPresentSelection(t *testing.T) {
 	found, err = r.HasSelection(t.Context(), "aa")
 	require.NoError(t, err)
 	require.False(t, found, "in one family only")
+}
+
+// TestPresentSelectionIsMissing: a rule about a selection that is missing, although it should be Present,
+// does not refer to another selection, which exists.
+func TestPresentSelectionIsMissing(t *testing.T) {
+	r := open(t)
+	nft(t, "flush", "ruleset")
+	first, second := examplePolicy(), examplePolicy()
+	require.NoError(t, r.AddPolicy(t.Context(), first))
+	second.ID, second.Group = "another", second.Group+1
+	second.Egress[1].Rules[0].Peer.Selection = "bb"
+	second.Selections = append(second.Selections, Selection{Name: "bb", Present: true})
+	before := nft(t, "list", "ruleset")
+	require.ErrorIs(t, r.AddPolicy(t.Context(), second), unix.ENOENT)
+	require.Equal(t, before, nft(t, "list", "ruleset"))
 }
 
 // TestPolicyGroupTaken: a policy does not get the group of another one, nor removes its link.

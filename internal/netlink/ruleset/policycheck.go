@@ -43,7 +43,7 @@ func (r *Ruleset) missingOf(ctx context.Context, n *policyObjects) ([]string, er
 			missing = append(missing, c.label)
 		}
 	}
-	wanted := slices.Concat(n.links, n.elements)
+	wanted := slices.Concat(n.links, n.elements, n.constant())
 	found, err := r.lookUp(ctx, wanted)
 	if err != nil {
 		return nil, err

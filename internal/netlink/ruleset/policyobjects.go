@@ -1,7 +1,9 @@
 package ruleset
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -24,21 +26,42 @@ func selectionSet(t *table, name string) *set {
 	return t.policySet(names.SelectionSet(name), addr)
 }
 
-// prefixSet returns the set of prefixes of a rule. Only a concatenation has elements with a
-// beginning and an end, so the protocol is part of the key. All protocols match.
-func prefixSet(t *table, name string) *set {
+// prefixSet returns a set of prefixes of the table's family, with its elements as constant. If all are
+// single addresses, it is a hash table; otherwise only a concatenation has elements with a beginning and
+// an end, so the protocol is part of the key, and all protocols match. digest adds one of the prefixes to
+// the name: another version of allocnet may have others under the same name.
+func (t *table) prefixSet(name string, list []netip.Prefix, digest bool) *set {
 	_, addr := tableNamed("", t.family)
-	s := t.policySet(name, addr, nftables.TypeInetProto)
-	s.interval, s.shared = true, true
+	key := types{addr, nftables.TypeInetProto}
+	if !slices.ContainsFunc(list, func(p netip.Prefix) bool { return !p.IsSingleIP() }) {
+		name, key = name+"_addresses", key[:1]
+	}
+	if digest {
+		sum := sha256.Sum256(fmt.Append(nil, list))
+		name += fmt.Sprintf("_%x", sum[:4])
+	}
+	s := t.policySet(name, key...)
+	s.interval, s.shared = len(key) > 1, true
+	for _, p := range list {
+		e := element{set: s}
+		copy(e.key[:], p.Addr().AsSlice())
+		if s.interval {
+			copy(e.end[:], last(p))
+			e.end[t.addrLen] = 0xff
+		}
+		s.constant = append(s.constant, e)
+	}
 	return s
 }
 
-// addressSet returns the set of a rule whose prefixes are all single addresses.
-func addressSet(t *table, name string) *set {
-	_, addr := tableNamed("", t.family)
-	s := t.policySet(name+"_addresses", addr)
-	s.shared = true
-	return s
+// ofFamily returns the prefixes of the table's family.
+func (t *table) ofFamily(list []netip.Prefix) (of []netip.Prefix) {
+	for _, p := range list {
+		if p = unmap(p).Masked(); p.Addr().Is4() == (t.family == unix.NFPROTO_IPV4) {
+			of = append(of, p)
+		}
+	}
+	return of
 }
 
 // policyChain returns the name of the chain of a policy for one direction.
@@ -53,6 +76,7 @@ type policyObjects struct {
 	selections []*set // those that are to be made
 	sets       []*set // of prefixes
 	elements   []element
+	constants  []*set // those that rules use, of the table's
 	chains     []chain
 	// links lead to the chains.
 	links []element
@@ -182,20 +206,13 @@ func (n *policyObjects) except(name string, d int, p *Peer, exprs []expr.Any) []
 // addresses are elements of a hash table: to insert them into a set of ranges took nearly half of the
 // kernel's time for a new policy (nft_pipapo_insert).
 func (n *policyObjects) prefixes(name string, d int, list []netip.Prefix, contained bool) []expr.Any {
-	var of []netip.Prefix
-	addresses := true
-	for _, p := range list {
-		if p = unmap(p).Masked(); p.Addr().Is4() == (n.table.family == unix.NFPROTO_IPV4) {
-			of, addresses = append(of, p), addresses && p.IsSingleIP()
-		}
-	}
-	peer := n.table.peer(d, 0)
+	of := n.table.ofFamily(list)
+	exprs := []expr.Any{n.table.peer(d, 0)}
 	switch {
 	case len(of) == 0:
 		return nil
 	case len(of) == 1:
-		exprs := []expr.Any{peer}
-		if !addresses {
+		if !of[0].IsSingleIP() {
 			exprs = append(exprs, mask(net.CIDRMask(of[0].Bits(), of[0].Addr().BitLen()), make([]byte, n.table.addrLen)))
 		}
 		if contained {
@@ -203,24 +220,32 @@ func (n *policyObjects) prefixes(name string, d int, list []netip.Prefix, contai
 		}
 		return append(exprs, unequal(of[0].Addr().AsSlice()))
 	}
-	exprs, s := []expr.Any{peer}, addressSet(n.table, name)
-	if !addresses {
-		exprs, s = append(exprs, protocol(n.table.addrLen)), prefixSet(n.table, name)
-	}
-	n.sets = append(n.sets, s)
-	for _, p := range of {
-		e := element{set: s}
-		copy(e.key[:], p.Addr().AsSlice())
-		if s.interval {
-			copy(e.end[:], last(p))
-			e.end[n.table.addrLen] = 0xff
-		}
-		n.elements = append(n.elements, e)
+	s := n.setOf(name, of)
+	if s.interval {
+		exprs = append(exprs, protocol(n.table.addrLen))
 	}
 	if contained {
 		return append(exprs, inSet(s))
 	}
 	return append(exprs, notInSet(s))
+}
+
+// setOf returns the set of the prefixes of a rule: one that the table has for all policies, or a set of
+// its own.
+func (n *policyObjects) setOf(name string, of []netip.Prefix) *set {
+	s := n.table.prefixSet(name, of, false)
+	same := func(o *set) bool {
+		return slices.EqualFunc(o.constant, s.constant, func(a, b element) bool { return a.key == b.key && a.end == b.end })
+	}
+	if i := slices.IndexFunc(n.table.policy.constants, same); i >= 0 {
+		constant := n.table.policy.constants[i]
+		if !slices.Contains(n.constants, constant) {
+			n.constants = append(n.constants, constant)
+		}
+		return constant
+	}
+	n.sets, n.elements = append(n.sets, s), append(n.elements, s.constant...)
+	return s
 }
 
 func (n *policyObjects) service(s *Service) ([]expr.Any, bool) {
@@ -244,13 +269,25 @@ func (n *policyObjects) service(s *Service) ([]expr.Any, bool) {
 	return exprs, true
 }
 
+// constant returns the elements of the constant sets that rules use.
+func (n *policyObjects) constant() (list []element) {
+	for _, s := range n.constants {
+		list = append(list, s.constant...)
+	}
+	return list
+}
+
 // ours reports whether an element of a group of links leads to this policy.
 func (n *policyObjects) ours(is *element) bool {
 	return names.PolicyID(is.value.chain) == n.id
 }
 
-// build appends the messages that make sets, elements and chains, given the existing chains.
-func (n *policyObjects) build(b *sock.Requests, is *state) {
+// build appends the messages that make sets, elements and chains, given the existing chains. It makes
+// the elements of the constant sets again on request.
+func (n *policyObjects) build(b *sock.Requests, is *state, constants bool) {
+	if constants {
+		putElementsWith(b, n.constant(), unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE)
+	}
 	for i, s := range slices.Concat(n.selections, n.sets) {
 		s.put(b, uint32(i+1))
 	}

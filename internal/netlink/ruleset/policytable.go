@@ -1,6 +1,7 @@
 package ruleset
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/google/nftables"
@@ -8,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/policy"
 )
 
 // The tables of network policies, one of each family. They are made with the first
@@ -36,6 +38,8 @@ type policySets struct {
 	dropped [2]*set
 	// denied are flows that a policy has dropped. Packets add them.
 	denied *set
+	// constants are the sets of the prefixes that many policies have.
+	constants []*set
 }
 
 const (
@@ -67,6 +71,13 @@ func newPolicyTable(family byte) *table {
 	p.denied = t.newSet("denied", types{nftables.TypeInetProto, addr, addr, nftables.TypeInetService, nftables.TypeMark}, nil)
 	p.denied.shared, p.denied.counters = true, true
 	p.denied.size, p.denied.timeout = deniedSize, deniedTimeout
+	for _, one := range []struct {
+		name string
+		list []netip.Prefix
+	}{{names.Metadata, policy.Metadata()}, {names.NotWorld, policy.NotWorld()}} {
+		s := t.prefixSet(one.name, t.ofFamily(one.list), true)
+		p.constants, t.sets = append(p.constants, s), append(t.sets, s)
+	}
 	t.policy = p
 	t.chains = onceChains(t, t.policyChains)
 	return t
@@ -130,7 +141,7 @@ func chainOf(direction int) string   { return directions[direction] }
 func denialsOf(direction int) string { return directions[direction] + "_denied" }
 func returns() *expr.Verdict         { return &expr.Verdict{Kind: expr.VerdictReturn} }
 func notInSet(s *set) *expr.Lookup {
-	return &expr.Lookup{SetName: s.name, SourceRegister: 1, Invert: true}
+	return &expr.Lookup{SetName: s.name, SetID: noSetID, SourceRegister: 1, Invert: true}
 }
 func transport(offset, length, at uint32) *expr.Payload {
 	return &expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: length, DestRegister: register(at)}
@@ -210,7 +221,7 @@ func (t *table) denials(direction int) []chain {
 	flow := func(service *expr.Payload) []expr.Any {
 		return []expr.Any{protocol(0), t.subject(direction, 4), t.peer(direction, 4+n), service,
 			&expr.Immediate{Register: register(8 + 2*n), Data: native(uint32(direction))},
-			&expr.Dynset{SrcRegKey: register(0), SetName: t.policy.denied.name, Operation: dynsetUpdate}}
+			&expr.Dynset{SrcRegKey: register(0), SetName: t.policy.denied.name, SetID: noSetID, Operation: dynsetUpdate}}
 	}
 	// The type and the code of ICMP are where ports would be. In a chain of their own, nft takes
 	// them for a port, so that their type is that of the set; otherwise it could not load what

@@ -179,7 +179,7 @@ func (t *table) note() chain {
 
 func addTo(s *set) *expr.Dynset {
 	const dynsetAdd = 0 // NFT_DYNSET_OP_ADD
-	return &expr.Dynset{SrcRegKey: register(0), SetName: s.name, Operation: dynsetAdd}
+	return &expr.Dynset{SrcRegKey: register(0), SetName: s.name, SetID: noSetID, Operation: dynsetAdd}
 }
 
 func (t *table) fromHere() chain {
@@ -278,16 +278,23 @@ func port(at uint32) *expr.Payload {
 	return &expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2, DestRegister: register(at)}
 }
 
+// noSetID is the number of no set. Without a set of the name, the kernel looks for a set of the same
+// transaction by its number, and a message about a set that exists already has the number 0 there,
+// whatever it says (__nft_trans_set_add): a rule about a missing set would refer to that one.
+const noSetID = math.MaxUint32
+
 // inSet looks up the register in a set, dataOf in a map, and verdictOf in a map of
 // verdicts.
-func inSet(s *set) *expr.Lookup { return &expr.Lookup{SetName: s.name, SourceRegister: 1} }
+func inSet(s *set) *expr.Lookup {
+	return &expr.Lookup{SetName: s.name, SetID: noSetID, SourceRegister: 1}
+}
 
 func dataOf(s *set) *expr.Lookup {
-	return &expr.Lookup{SetName: s.name, SourceRegister: 1, IsDestRegSet: true, DestRegister: 1}
+	return &expr.Lookup{SetName: s.name, SetID: noSetID, SourceRegister: 1, IsDestRegSet: true, DestRegister: 1}
 }
 
 func verdictOf(s *set) *expr.Lookup {
-	return &expr.Lookup{SetName: s.name, SourceRegister: 1, IsDestRegSet: true, DestRegister: unix.NFT_REG_VERDICT}
+	return &expr.Lookup{SetName: s.name, SetID: noSetID, SourceRegister: 1, IsDestRegSet: true, DestRegister: unix.NFT_REG_VERDICT}
 }
 
 // nat redirects to the address and port that a lookup in a map returned.

@@ -128,6 +128,9 @@ func (t *table) putSets(b *sock.Requests, flags uint16) {
 	for i, s := range t.sets {
 		s.put(b, uint32(i+1))
 	}
+	for _, s := range t.sets {
+		putElementsWith(b, s.constant, unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE)
+	}
 }
 
 func (t *table) clear(b *sock.Requests, chains []chain, is *state) {

@@ -50,7 +50,11 @@ func (a *attachment) add(ctx context.Context, s *policystate.Session, p *policys
 			return err
 		}
 		if err = s.Begin(p); err == nil {
-			err = addToKernel(ctx, a.args.Host, s, p)
+			err = addToKernel(ctx, a.args.Host, s, p, rulesOf(p, &a.policy.content))
+		}
+		if err == nil {
+			a.policy.group.Store(p.Group)
+			return nil
 		}
 		// By a policy of another state directory, or one that began before this one was made.
 		if !errors.Is(err, ruleset.ErrGroupTaken) && !errors.Is(err, policystate.ErrGroupTaken) {
@@ -63,11 +67,7 @@ func (a *attachment) add(ctx context.Context, s *policystate.Session, p *policys
 // addToKernel adds a stored policy to the kernel. It does not read the members of selections that
 // other policies of the store have already: each member adds itself. A selection may also exist whose
 // state was lost; its members are not known to have joined it.
-func addToKernel(ctx context.Context, host *sdk.Host, s *policystate.Session, p *policystate.Policy) error {
-	wanted, err := inKernel(p)
-	if err != nil {
-		return err
-	}
+func addToKernel(ctx context.Context, host *sdk.Host, s *policystate.Session, p *policystate.Policy, wanted *ruleset.Policy) error {
 	alone, err := s.UnusedWithout(p)
 	if err != nil {
 		return err
@@ -104,11 +104,16 @@ func inKernel(p *policystate.Policy) (*ruleset.Policy, error) {
 	if err := json.Unmarshal(p.Content, &c); err != nil {
 		return nil, fmt.Errorf("policy %s: %w", p.ID, err)
 	}
+	return rulesOf(p, &c), nil
+}
+
+// rulesOf returns a policy with this content for the kernel, without the members of its selections.
+func rulesOf(p *policystate.Policy, c *content) *ruleset.Policy {
 	wanted := &ruleset.Policy{ID: p.ID, Instance: p.Instance, Group: p.Group, Egress: c.Egress, Ingress: c.Ingress}
 	for _, n := range p.Selections {
 		wanted.Selections = append(wanted.Selections, ruleset.Selection{Name: n.Name})
 	}
-	return wanted, nil
+	return wanted
 }
 
 // populate adds the members to the selections of a policy that are not Present.
