@@ -55,6 +55,9 @@ var (
 	ErrUnprivileged error = unprivileged{}
 	// ErrExhausted: a network has no free address left.
 	ErrExhausted = errors.New("no IP addresses available")
+	// ErrAddressUnavailable: another attachment has a requested address, or the network does not
+	// lease it.
+	ErrAddressUnavailable = errors.New("a requested address is not available")
 	// ErrBridgeFull: the bridge has 1023 ports, the maximum in the kernel.
 	ErrBridgeFull = errors.New("the bridge is full: it has 1023 ports, the most that the kernel allows; use another network, or ptp, which has no such limit")
 	// ErrLimit: a limit of the host is reached. The text names the sysctl that sets it.

@@ -64,6 +64,7 @@ var (
 	ErrInUse              = allocnet.ErrInUse
 	ErrUnprivileged       = allocnet.ErrUnprivileged
 	ErrExhausted          = allocnet.ErrExhausted
+	ErrAddressUnavailable = allocnet.ErrAddressUnavailable
 	ErrBridgeFull         = allocnet.ErrBridgeFull
 	ErrLimit              = allocnet.ErrLimit
 	ErrPortTaken          = allocnet.ErrPortTaken

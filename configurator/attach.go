@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/names"
@@ -144,7 +145,7 @@ func (p *plan) detachable(interfaceName string) (int, error) {
 	i := p.interfaceAt(interfaceName)
 	switch {
 	case i < 0:
-		return 0, fmt.Errorf("%w: it has no such interface", ErrNotFound)
+		return 0, &noInterfaceError{p.Record}
 	case i == primaryOf(p.Record) || p.Attachments[i].Loopback:
 		return 0, fmt.Errorf("%w: it is that of the first network, or the loopback: tear the allocation down", ErrCannotUpdate)
 	case len(p.Ports) > 0 && p.networks[i].Declares(portmap.Capability):
@@ -152,6 +153,19 @@ func (p *plan) detachable(interfaceName string) (int, error) {
 	}
 	return i, nil
 }
+
+// noInterfaceError reports that an allocation does not have an interface. errors.Is finds ErrNotFound.
+type noInterfaceError struct{ of *record.Record }
+
+func (e *noInterfaceError) Error() string {
+	var names []string
+	for _, a := range e.of.Attachments {
+		names = append(names, a.IfName)
+	}
+	return "it has no such interface; it has " + strings.Join(names, ", ")
+}
+
+func (e *noInterfaceError) Is(target error) bool { return target == ErrNotFound }
 
 // addAttachment records the intent, runs ADD of the attachment of one, and records the result.
 // If that fails, it removes the attachment again.

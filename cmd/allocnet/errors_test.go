@@ -36,7 +36,7 @@ var sentinels = map[string]error{
 	"allocnet.ErrDifferent": allocnet.ErrDifferent, "allocnet.ErrNotFound": allocnet.ErrNotFound,
 	"allocnet.ErrUnknownNetwork": allocnet.ErrUnknownNetwork, "allocnet.ErrPluginNotInstalled": allocnet.ErrPluginNotInstalled,
 	"allocnet.ErrInvalidResult": allocnet.ErrInvalidResult, "allocnet.ErrNoAddress": allocnet.ErrNoAddress,
-	"allocnet.ErrInUse": allocnet.ErrInUse, "allocnet.ErrExhausted": allocnet.ErrExhausted, "allocnet.ErrNoPort": allocnet.ErrNoPort,
+	"allocnet.ErrInUse": allocnet.ErrInUse, "allocnet.ErrExhausted": allocnet.ErrExhausted, "allocnet.ErrNoPort": allocnet.ErrNoPort, "allocnet.ErrAddressUnavailable": allocnet.ErrAddressUnavailable,
 	"allocnet.ErrBridgeFull": allocnet.ErrBridgeFull, "allocnet.ErrLimit": allocnet.ErrLimit,
 	"allocnet.ErrPortTaken": allocnet.ErrPortTaken, "allocnet.ErrSetUp": allocnet.ErrSetUp,
 	"allocnet.ErrUnhealthy": allocnet.ErrUnhealthy, "allocnet.ErrNotChecked": allocnet.ErrNotChecked,

@@ -72,7 +72,8 @@ func (a *app) finish(command *cobra.Command, err error, args []string) int {
 	if errors.As(err, &done) {
 		return int(done)
 	}
-	if !a.started {
+	var usage usageError
+	if !a.started || errors.As(err, &usage) && usage.command == nil || errors.Is(err, configurator.ErrInvalidAllocation) && isUsage(err) {
 		err = usageError{err, command}
 	}
 	a.id, a.used = givenID(command), usedFlags(command)

@@ -131,6 +131,7 @@ var hints = []struct {
 	{applies: saying(lease.ErrExhausted), text: say(
 		"`allocnet ls` lists the allocations with addresses: remove some with `allocnet teardown ID` or `allocnet gc`, " +
 			"configure a larger subnet, or use another network[--network| (--network)]")},
+	{applies: saying(lease.ErrNotInRange, "is not in range set"), text: say("request an address of the network's subnet, other than its gateway, or none")},
 	{applies: saying(nil, "requested IP address"), text: say("`allocnet ls` shows which allocation has the address; request another address or none")},
 	{applies: saying(lease.ErrDuplicate), text: say(
 		"an earlier allocation with this ID left its address[--force|: `allocnet cleanup --force ID` releases it]")},

@@ -119,6 +119,9 @@ func notFound(ctx context.Context, conf allocnet.Service, id string, err error) 
 	if found := standingFor(id, recordsFor(ctx, conf, id), isPrefix(1)); len(found) > 0 {
 		return stepError{err, fmt.Sprintf("%q is too short for %s: %s", id, plural(len(found), "ID"), suggestion(found))}
 	}
+	if _, getErr := conf.Get(ctx, id); getErr == nil { // it lacks the interface
+		return stepError{err, fmt.Sprintf("`allocnet inspect %s` lists its interfaces", id)}
+	}
 	records, _ := conf.List(ctx)
 	if found := standingFor(id, records, isName); len(found) > 0 {
 		return stepError{err, fmt.Sprintf("a runtime's ID can have more parts than the container's name: %s", suggestion(found))}

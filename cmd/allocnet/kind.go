@@ -55,6 +55,7 @@ var kinds = []errorKind{
 	{"foreign-file", "a file of another program has the name of a link", exitFailure, is(errForeign)},
 	{"plugin-not-installed", "a plugin was not found", exitFailure, is(configurator.ErrPluginNotInstalled)},
 	{"exhausted", "a network has no free address", exitFailure, is(allocnet.ErrExhausted)},
+	{"address-unavailable", "a requested address is in use, or not one of the network's", exitFailure, is(allocnet.ErrAddressUnavailable)},
 	{"no-port", "no host port is free for a port without a number", exitFailure, is(allocnet.ErrNoPort)},
 	{"bridge-full", "a bridge has no free port", exitFailure, is(allocnet.ErrBridgeFull)},
 	{"limit", "a limit of the host is reached", exitFailure, is(allocnet.ErrLimit)},

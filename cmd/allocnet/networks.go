@@ -14,7 +14,7 @@ import (
 func newNetworks(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "networks",
-		Short: "List the networks that setup can use",
+		Short: "List the networks (attach and detach change those of an allocation)",
 		Long: `List the networks that setup can use: those of --conf-dir, and the embedded one.
 Skipped files are listed on stderr with the reason.
 

@@ -133,6 +133,7 @@ func TestHints(t *testing.T) {
 		"larger subnet":                                            fmt.Errorf("x: %w", lease.ErrExhausted),
 		"or `allocnet gc`":                                         errors.New(`plugin type="host-local" failed (add): no IP addresses available in range set: 10.1.0.1-10.1.0.2`),
 		"request another address":                                  errors.New("requested IP address 10.1.0.2 is not available in range set 10.1.0.1-10.1.0.2"),
+		"other than its gateway":                                   fmt.Errorf("x: %w", lease.ErrNotInRange),
 		"releases it":                                              errors.New("10.1.0.1 has been allocated to web, duplicate allocation is not allowed"),
 		"allocnet teardown db`":                                    fmt.Errorf("x: %w", &allocnet.PortTakenError{Network: "n", ID: "db", Interface: "eth0"}),
 		"the ports of all":                                         fmt.Errorf("x: %w", &allocnet.PortTakenError{ID: "#0123"}),
@@ -209,6 +210,7 @@ func TestKinds(t *testing.T) {
 		"invalid":              fmt.Errorf("x: %w", &portmap.PortError{}),
 		"exhausted":            allocnet.ErrExhausted,
 		"no-port":              allocnet.ErrNoPort,
+		"address-unavailable":  fmt.Errorf("x: %w", lease.ErrTaken),
 		"bridge-full":          allocnet.ErrBridgeFull,
 		"limit":                allocnet.ErrLimit,
 		"state-dir":            allocnet.ErrStateDir,
@@ -224,7 +226,7 @@ func TestKinds(t *testing.T) {
 		require.Regexp(t, "(?m)^  "+want+" +[a-z]", kindsHelp())
 	}
 	require.Equal(t, "port-conflict", newErrorReport(&allocnet.PortTakenError{}, "").Kind)
-	require.Len(t, strings.Split(kindsHelp(), "\n"), 36, "every kind is in the table above")
+	require.Len(t, strings.Split(kindsHelp(), "\n"), 37, "every kind is in the table above")
 }
 
 func TestMessageSaysNothingTwice(t *testing.T) {

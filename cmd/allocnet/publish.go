@@ -80,6 +80,10 @@ func (a *app) change(c *cobra.Command, id string, change func(allocnet.Service, 
 	if id, err = wholeID(c.Context(), conf, id, isPrefix(shownID)); err != nil {
 		return err
 	}
+	before, err := conf.Get(c.Context(), id)
+	if err != nil {
+		return notFound(c.Context(), conf, id, err)
+	}
 	status, err := change(conf, id)
 	if err != nil {
 		return notFound(c.Context(), conf, id, err)
@@ -87,7 +91,11 @@ func (a *app) change(c *cobra.Command, id string, change func(allocnet.Service, 
 	if a.flags.json {
 		return a.out.json(status)
 	}
-	a.out.printf("%s %s is changed\n", a.out.paint(green, a.mark()), a.out.paint(bold, id))
+	result := "changed"
+	if status.Revision == before.Revision {
+		result = "as it was before"
+	}
+	a.out.printf("%s %s is %s\n", a.out.paint(green, a.mark()), a.out.paint(bold, id), result)
 	print(status)
 	return nil
 }

@@ -19,12 +19,17 @@ func TestPublish(t *testing.T) {
 	text := w.run("publish", "web", "8081:81/tcp", "--unpublish", "8080/tcp", "--revision", status.Revision).ok(t)
 	require.Regexp(t, `web is changed\n\nHOST PORT +PORT +PROTOCOL +LABEL\n8081 +81 +tcp`, text)
 	require.NotContains(t, text, "8080")
+	for _, same := range [][]string{{"publish", "web", "8081:81/tcp"}, {"unpublish", "web", "9999"}} {
+		require.Regexp(t, `web is as it was before\n\nHOST PORT .*\n8081 `, w.run(same...).ok(t))
+	}
 	require.Equal(t, "revision", w.run("unpublish", "web", "8081", "--revision", status.Revision, "--json").failure(t, exitFailure).Kind)
 	changed := decode[configurator.Status](t, w.run("unpublish", "web", "8081", "--json").ok(t))
 	require.Empty(t, changed.Ports)
 	require.Equal(t, changed.Revision, decode[configurator.Record](t, w.run("inspect", "web", "--json").ok(t)).Revision)
 
-	require.Contains(t, w.run("publish", "web", "x", "--json").failure(t, exitUsage).Error, `port "x"`)
+	wrong := w.run("publish", "web", "x", "--json").failure(t, exitUsage)
+	require.Contains(t, wrong.Error, `port "x"`)
+	require.Contains(t, wrong.Hint, "usage: allocnet publish ID PORT...")
 	require.Equal(t, "not-found", w.run("publish", "absent", "8081", "--json").failure(t, exitNo).Kind)
 	w.run("teardown", "web").ok(t)
 

@@ -58,7 +58,7 @@ func newRoot(a *app) *cobra.Command {
 	add("networks", newSetup(a), newTeardown(a), newPublish(a), newLs(a), newInspect(a), newNetworks(a))
 	add("look", newStatus(a), newDoctor(a), newTrace(a), newCheck(a), newHistory(a), newEvents(a), newTop(a), newUI(a))
 	add("repair", newRepair(a), newRecover(a), newGC(a), newCleanup(a))
-	add("other", newDemo(a), newBench(a), newPolicy(a), newPlugins(a), newReady(a), newUnpublish(a), newAttach(a), newDetach(a), newSet(a), newVersion(a))
+	add("other", newPolicy(a), newDemo(a), newBench(a), newPlugins(a), newReady(a), newUnpublish(a), newAttach(a), newDetach(a), newSet(a), newVersion(a))
 	root.SetCompletionCommandGroupID("other")
 	root.AddCommand(topics()...)
 	a.addVersionFlag(root)
@@ -73,4 +73,7 @@ func refineCompletion(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()
 	c, _, _ := root.Find([]string{"completion"})
 	c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+	if shell, _, err := c.Find([]string{"powershell"}); err == nil {
+		c.RemoveCommand(shell) // allocnet runs on Linux only
+	}
 }

@@ -120,7 +120,7 @@ func TestHelp(t *testing.T) {
 			require.Regexp(t, `\b`+c.Name()+`\b`, help)
 		}
 	}
-	require.Regexp(t, `(?s)networks:\n  setup .*what is wrong:\n  status .*\n  doctor .*clean up:\n  repair .*\nOthers: demo, .*completion.*\n`, help)
+	require.Regexp(t, `(?s)networks:\n  setup .*what is wrong:\n  status .*\n  doctor .*clean up:\n  repair .*\nOthers: policy, demo, .*completion.*\n`, help)
 	require.Regexp(t, `allocnet help flags\|kinds\|ids\|daemon\|engines\n$`, help)
 }
 

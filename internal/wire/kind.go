@@ -94,6 +94,7 @@ var Kinds = []Kind{
 	{"plugin-not-installed", statusServiceUnavailable, allocnet.ErrPluginNotInstalled, nil},
 	{"unprivileged", statusServiceUnavailable, allocnet.ErrUnprivileged, nil},
 	{"exhausted", statusServiceUnavailable, allocnet.ErrExhausted, nil},
+	{"address-unavailable", statusUnprocessableEntity, allocnet.ErrAddressUnavailable, nil},
 	{"no-port", statusServiceUnavailable, allocnet.ErrNoPort, nil},
 	{"state-dir", statusInternalServerError, allocnet.ErrStateDir, nil},
 	{"bridge-full", statusServiceUnavailable, allocnet.ErrBridgeFull, nil},
