@@ -93,7 +93,7 @@ func publication(ports []portmap.Mapping) *record.Aim {
 
 // aimBefore returns the aim that reverses another one.
 func (p *plan) aimBefore(target *record.Aim) (*record.Aim, error) {
-	before := &record.Aim{Requested: p.RequestedPorts, Ports: p.Ports, Labels: p.Labels, Policy: p.Policy, Enforce: target.Enforce, KeepsPorts: target.KeepsPorts}
+	before := &record.Aim{Undoes: true, Requested: p.RequestedPorts, Ports: p.Ports, Labels: p.Labels, Policy: p.Policy, Enforce: target.Enforce, KeepsPorts: target.KeepsPorts}
 	if target.Bandwidth == nil {
 		return before, nil
 	}
@@ -140,7 +140,9 @@ func (p *plan) after(aim *record.Aim) (*plan, error) {
 	done := *p.Record
 	done.Ports, done.RequestedPorts, done.Update = aim.Ports, aim.Requested, nil
 	setLabelsAndPolicy(&done, aim)
-	done.Revision++
+	if !aim.Undoes {
+		done.Revision++
+	}
 	if !aim.KeepsPorts {
 		var err error
 		if done.Capabilities, err = withPorts(p.Capabilities, done.Ports); err != nil {

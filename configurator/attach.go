@@ -217,7 +217,7 @@ func (p *plan) with(attachments []record.Attachment) *record.Record {
 func (c *Configurator) undoAttach(ctx context.Context, p *plan, intent *record.Record, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
-	if errors.Is(cause, engine.ErrNothingDone) || errors.Is(cause, ErrInUse) {
+	if errors.Is(cause, engine.ErrNothingDone) {
 		return c.put(p.Record)
 	}
 	if err := c.dropPending(ctx, &plan{Record: intent, networks: p.networks}); err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/redact"
+	"github.com/allocnet/allocnet/internal/state/lease"
 	"github.com/allocnet/allocnet/internal/state/record"
 )
 
@@ -27,9 +28,8 @@ func (c *Configurator) attach(ctx context.Context, p *plan) (*Status, error) {
 		if err := c.rollBack(ctx, p, err); err != nil {
 			return nil, failures.join(fmt.Errorf("roll back: %w", err))
 		}
-		if !settled && ctx.Err() == nil && (c.backlog.settle(ctx) || c.yieldSlots(p, err)) {
-			// Addresses or ports of a bridge may be free now.
-			settled, failures = true, attempts{}
+		if !settled && ctx.Err() == nil && lacks(err) && (c.backlog.settle(ctx) || c.yieldSlots(p)) {
+			settled = true // for one more ADD, whatever Retry says
 			if err := c.recordIntent(p); err != nil {
 				return nil, failures.join(err, c.store.Delete(p.ID))
 			}
@@ -48,6 +48,13 @@ func (c *Configurator) attach(ctx context.Context, p *plan) (*Status, error) {
 			return nil, failures.join(err, c.store.Delete(p.ID))
 		}
 	}
+}
+
+// lacks reports whether an ADD has failed because something was not free that removals behind their
+// Teardown, or prepared network namespaces, still have: an address, or a port of a bridge.
+func lacks(addErr error) bool {
+	return errors.Is(addErr, ErrExhausted) || errors.Is(addErr, ErrBridgeFull) ||
+		errors.Is(addErr, ErrAddressUnavailable) && !errors.Is(addErr, lease.ErrNotInRange)
 }
 
 // rollBack undoes an attempt that failed with addErr. If the caller has canceled the

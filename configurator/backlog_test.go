@@ -2,18 +2,23 @@ package configurator
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 
+	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/retry"
+	"github.com/allocnet/allocnet/internal/state/lease"
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/portmap"
 )
@@ -302,4 +307,42 @@ func TestOwnNetnsAcknowledged(t *testing.T) {
 	require.Equal(t, s.InterfaceName, again.InterfaceName)
 	require.NoError(t, h.Teardown(t.Context(), a))
 	h.requireNoRecords()
+}
+
+// failingAdd is an engine whose ADDs fail.
+type failingAdd struct {
+	nativeEngine
+	err   error
+	calls int
+}
+
+func (f *failingAdd) Add(context.Context, *engine.Request) ([]*types100.Result, error) {
+	f.calls++
+	return nil, f.err
+}
+
+// TestOnlyWhatIsNotFreeWaitsForRemovals: while removals follow their Teardowns, an ADD that fails for
+// want of an address is run once more after them, and any other error ends the Setup at once. All
+// causes are reported.
+func TestOnlyWhatIsNotFreeWaitsForRemovals(t *testing.T) {
+	for err, calls := range map[error]int{
+		types.NewError(types.ErrInvalidNetworkConfig, "it is wrong", ""): 1,
+		lease.ErrNotInRange: 1, ErrExhausted: 2, ErrBridgeFull: 2, fmt.Errorf("x: %w", lease.ErrTaken): 2,
+	} {
+		t.Run(err.Error(), func(t *testing.T) {
+			h, _ := pausedHost(t)
+			h.cfg.Retry.Attempts = 1
+			a := h.alloc("a")
+			_, setupErr := h.Setup(t.Context(), a)
+			require.NoError(t, setupErr)
+			require.NoError(t, h.Teardown(t.Context(), a))
+			f := &failingAdd{nativeEngine: h.native, err: err}
+			h.native = f
+			_, setupErr = h.Setup(t.Context(), h.alloc("b"))
+			require.ErrorIs(t, setupErr, err)
+			require.Equal(t, calls, f.calls)
+			require.Equal(t, calls == 1, h.Pending() == 1, "the removal was not awaited")
+			h.native = f.nativeEngine
+		})
+	}
 }

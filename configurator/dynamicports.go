@@ -143,7 +143,7 @@ func (k *picker) candidate() (int, error) {
 
 // isFree reports whether neither an allocation nor a process of the host seems to have a port.
 func (k *picker) isFree(p portmap.Port) bool {
-	mappings, err := portmap.Mappings([]portmap.Port{p}, portmap.Options{})
+	mappings, err := portmap.Mappings([]portmap.Port{p}, portmap.Options{IgnoreHostIP: k.cfg.IgnorePortMappingHostIP})
 	if err != nil {
 		return true // Setup returns the error
 	}

@@ -81,7 +81,7 @@ func (c *Configurator) PlanGC(ctx context.Context, s Scope) (*GCReport, error) {
 	report, errs := &GCReport{Removed: []string{}, Kept: known.live}, []error{networksErr, err}
 	before := new(summaries)
 	for _, id := range known.dead {
-		switch r, stays, err := c.collectable(id, known.began); {
+		switch r, stays, err := c.collectable(id, s, known.began); {
 		case err != nil:
 			errs = append(errs, about(id, err))
 		case stays:
@@ -111,7 +111,7 @@ func (c *Configurator) gc(ctx context.Context, s Scope) (*GCReport, error) {
 			errs = append(errs, about(id, err))
 		}
 	}
-	of, err := c.collectAll(ctx, known, s.DestroyNetns, report)
+	of, err := c.collectAll(ctx, known, s, report)
 	networks, errs = append(networks, of...), append(errs, err)
 	for _, id := range report.Kept {
 		for i := range known.lost[id] {
@@ -136,7 +136,7 @@ func (c *Configurator) gc(ctx context.Context, s Scope) (*GCReport, error) {
 
 // collectAll removes the dead allocations, adds the results to the report, and returns their
 // networks.
-func (c *Configurator) collectAll(ctx context.Context, known knownAllocations, destroyNetns bool, report *GCReport) ([]*conflist.Network, error) {
+func (c *Configurator) collectAll(ctx context.Context, known knownAllocations, s Scope, report *GCReport) ([]*conflist.Network, error) {
 	before := new(summaries)
 	var mu sync.Mutex // guards networks and report.Forced
 	var networks []*conflist.Network
@@ -149,7 +149,7 @@ func (c *Configurator) collectAll(ctx context.Context, known knownAllocations, d
 	}
 	outcomes := c.each(ctx, known.dead, func(id string) (removed bool, err error) {
 		of, removed, err := collecting.collect(ctx, id,
-			collection{before: before, lost: known.lost[id], dead: known.dead, began: known.began, destroyNetns: destroyNetns})
+			collection{before: before, lost: known.lost[id], dead: known.dead, began: known.began, scope: s})
 		mu.Lock()
 		defer mu.Unlock()
 		networks = append(networks, of...)
@@ -327,11 +327,11 @@ func (c *Configurator) namedNetworks(names []string, texts []json.RawMessage) ([
 
 // collection has the parameters of collect.
 type collection struct {
-	lost         []string // the networks of the allocation if it has no record
-	dead         []string // all allocations that this GC removes
-	began        time.Time
-	destroyNetns bool
-	before       *summaries // collect adds the allocation
+	scope  Scope
+	lost   []string // the networks of the allocation if it has no record
+	dead   []string // all allocations that this GC removes
+	began  time.Time
+	before *summaries // collect adds the allocation
 }
 
 // collect removes one allocation, unless it was set up since GC began, and returns its
@@ -345,7 +345,7 @@ func (c *Configurator) collect(ctx context.Context, id string, how collection) (
 		return nil, false, err
 	}
 	defer unlock()
-	r, stays, err := c.collectable(id, how.began)
+	r, stays, err := c.collectable(id, how.scope, how.began)
 	if err != nil || stays {
 		return nil, false, err
 	}
@@ -355,7 +355,7 @@ func (c *Configurator) collect(ctx context.Context, id string, how collection) (
 		return nil, err == nil, err
 	}
 	p := c.planToRemove(r)
-	if how.destroyNetns && !r.Acknowledged { // Teardown has decided about the namespace
+	if how.scope.DestroyNetns && !r.Acknowledged { // Teardown has decided about the namespace
 		err = c.noteNetnsForTeardown(Allocation{ID: id}, how.dead...)
 	}
 	if err == nil || errors.Is(err, ErrInUse) { // keep the namespace of another allocation
@@ -373,9 +373,9 @@ func summaryBefore(id string, r *record.Record, lost []string) Record {
 }
 
 // collectable returns the record of an allocation that is not live, nil if it was lost. stays
-// reports that GC keeps the allocation, because it was set up since GC began or is a runtime's
-// container. An error means that GC cannot remove it.
-func (c *Configurator) collectable(id string, began time.Time) (r *record.Record, stays bool, err error) {
+// reports that GC keeps the allocation, because it was set up since GC began, also in another scope, or
+// is a runtime's container. An error means that GC cannot remove it.
+func (c *Configurator) collectable(id string, s Scope, began time.Time) (r *record.Record, stays bool, err error) {
 	if err := validateID(id); err != nil {
 		return nil, false, err
 	}
@@ -394,7 +394,7 @@ func (c *Configurator) collectable(id string, began time.Time) (r *record.Record
 	case err != nil:
 		return nil, false, err
 	}
-	return r, c.since(began, r.Created), nil
+	return r, !ofScope(s.Name, r) || c.since(began, r.Created), nil
 }
 
 // since reports whether an allocation was created after GC began. A time of creation in the

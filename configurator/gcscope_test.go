@@ -1,9 +1,11 @@
 package configurator
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/stretchr/testify/require"
@@ -37,4 +39,54 @@ func TestGCOfANamedScopeRunsNoPlugin(t *testing.T) {
 	_, err = h.GCScope(t.Context(), Scope{Name: "mine"})
 	require.NoError(t, err)
 	h.requireNoRecords()
+}
+
+// TestGCKeepsAnotherScopesNewAllocation: GC of the scope "" lists the records before an allocation of
+// another scope writes its own, and the owners of links after that. It does not take it for a lost one.
+func TestGCKeepsAnotherScopesNewAllocation(t *testing.T) {
+	h, _ := nativeHost(t, "1.0.0", `{"type":"firewall"}`)
+	a := h.alloc("a")
+	a.Scope = "other"
+	_, err := h.Setup(t.Context(), a)
+	require.NoError(t, err)
+	file := filepath.Join(h.cfg.StateDir, "allocs", "a.json")
+	require.NoError(t, os.Rename(file, file+".later"))
+	known, err := h.known(t.Context(), Scope{})
+	require.NoError(t, err)
+	require.Equal(t, []string{"a"}, known.dead)
+	require.NoError(t, os.Rename(file+".later", file))
+	report := &GCReport{}
+	_, err = h.collectAll(t.Context(), known, Scope{}, report)
+	require.NoError(t, err)
+	require.Empty(t, report.Removed)
+	require.Equal(t, []string{"a"}, report.Kept)
+	require.NoError(t, h.Check(t.Context(), a))
+}
+
+// TestCreatedAfterTheLock: an allocation counts as created when its Setup has the lock.
+func TestCreatedAfterTheLock(t *testing.T) {
+	h, _ := nativeHost(t, "1.0.0", `{"type":"firewall"}`)
+	a := h.alloc("a")
+	unlock, err := h.lock(t.Context(), a.ID)
+	require.NoError(t, err)
+	planned, ended := make(chan struct{}), make(chan error, 1)
+	now := h.now
+	h.now = func() time.Time {
+		select {
+		case planned <- struct{}{}:
+		default:
+		}
+		return now()
+	}
+	go func() {
+		_, err := h.Setup(context.WithoutCancel(t.Context()), a)
+		ended <- err
+	}()
+	<-planned
+	released := now()
+	unlock()
+	require.NoError(t, <-ended)
+	r, err := h.Get(t.Context(), a.ID)
+	require.NoError(t, err)
+	require.False(t, r.Created.Before(released))
 }

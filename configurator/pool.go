@@ -363,11 +363,10 @@ func (c *Configurator) discard(p *pool, slots []*slot) error {
 	return errors.Join(errs...)
 }
 
-// yieldSlots discards the slots of a plan's networks if its ADD has failed because no address
-// or no port of a bridge is left. It reports whether there were any. The pools prepare no
-// others for a while.
-func (c *Configurator) yieldSlots(p *plan, addErr error) (any bool) {
-	if p.Pool != "" || !errors.Is(addErr, ErrExhausted) && !errors.Is(addErr, ErrBridgeFull) {
+// yieldSlots discards the slots of a plan's networks, for their addresses and ports of bridges. It
+// reports whether there were any. The pools prepare no others for a while.
+func (c *Configurator) yieldSlots(p *plan) (yielded bool) {
+	if p.Pool != "" {
 		return false
 	}
 	for _, pool := range c.pools {
@@ -377,12 +376,12 @@ func (c *Configurator) yieldSlots(p *plan, addErr error) (any bool) {
 		if len(slots) == 0 {
 			continue
 		}
-		any = true
+		yielded = true
 		if err := c.discard(pool, slots); err != nil {
 			c.cfg.Logger.Warn("prepared network namespaces could not be removed; Recover removes them", "network", pool.Network, "error", redact.Text(err.Error()))
 		}
 	}
-	return any
+	return yielded
 }
 
 // removeSlot removes a slot. Its network namespace disappears with the last descriptor.

@@ -44,9 +44,10 @@ import (
 //
 // Setup rolls back an ADD that fails. It then tries again, up to Retry.Attempts times,
 // unless the error is permanent: the CNI codes 1 to 7, ErrInvalidResult, ErrNoAddress,
-// ErrInUse, ErrPortTaken, ErrBridgeFull, ErrLimit, or the end of the context. After the last
-// attempt, nothing of the allocation is
-// left on the host, unless the error is ErrIncomplete: then the record is kept, so that
+// ErrInUse, ErrPortTaken, ErrBridgeFull, ErrLimit, or the end of the context. If no address or
+// no port of a bridge is free while links are deleted behind their Teardown, it waits for them,
+// five seconds at most, and runs one more ADD. After the last attempt, nothing of the allocation
+// is left on the host, unless the error is ErrIncomplete: then the record is kept, so that
 // Teardown or GC can continue. The same applies if the context ends before Setup returns,
 // even if every plugin succeeded. An allocation that already existed is left in place.
 //
@@ -115,6 +116,7 @@ func (c *Configurator) lockForSetup(ctx context.Context, a *Allocation) (p *plan
 		unlock()
 		return nil, nil, err
 	}
+	p.Created = c.now() // not before the wait for the lock: GC keeps what was created since it began
 	return p, unlock, nil
 }
 

@@ -160,10 +160,10 @@ func (p *pool) release() {
 // discardAll has all slots discarded in the background: what is wrong with one that was taken is
 // usually wrong with all.
 func (p *pool) discardAll() {
-	slots := p.takeAll()
 	p.mu.Lock()
-	p.pending = append(p.pending, slots...)
+	p.pending, p.slots = append(p.pending, p.slots...), nil // at once, for ClosePools
 	p.mu.Unlock()
+	p.awake()
 	notify(p.tend)
 }
 

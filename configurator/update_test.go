@@ -149,12 +149,14 @@ func TestUpdateUndone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h, a := updateHost(t, "")
 			before := published(t)
+			was, err := h.Get(t.Context(), a.ID)
+			require.NoError(t, err)
 			times := 1
 			if finish != nil {
 				times = 2
 			}
 			h.native = &failingPublish{h.native, times}
-			_, err := h.Update(t.Context(), a.ID, Change{Unpublish: a.Ports, Publish: []portmap.Port{tcpPort(8081, 80)}})
+			_, err = h.Update(t.Context(), a.ID, Change{Unpublish: a.Ports, Publish: []portmap.Port{tcpPort(8081, 80)}})
 			require.ErrorContains(t, err, "no memory")
 			if finish != nil {
 				require.NoError(t, finish(h, a))
@@ -164,6 +166,7 @@ func TestUpdateUndone(t *testing.T) {
 			require.NoError(t, err)
 			require.Nil(t, r.Update)
 			require.Len(t, r.Ports, 1)
+			require.Equal(t, was.Revision, revisionOf(r), "nothing has changed")
 			require.NoError(t, h.CheckOnly(t.Context(), a))
 
 			b := h.alloc("b")

@@ -220,7 +220,7 @@ func exchangeError(doing string, err error) error {
 	kind := errNoAnswer
 	switch op := (*net.OpError)(nil); {
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
-		err = errors.New("no keepalive arrives")
+		err = errors.New("it took too long")
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		kind, err = errNotReachable, errors.New("the connection ended before the answer did")
 	case errors.As(err, &op):

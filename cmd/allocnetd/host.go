@@ -84,7 +84,10 @@ func newHost(source settings.Source, s settings.Settings, logger hclog.Logger) (
 	h.pool, err = sandbox.NewPool(sandbox.PoolOptions{Dir: s.Pool.Dir, Size: s.Pool.Size, OnError: func(err error) {
 		h.logger.Warn("a network namespace for the pool could not be created", "error", err)
 	}})
-	return h, err
+	if err != nil {
+		return nil, errors.Join(err, h.active().service.Close())
+	}
+	return h, nil
 }
 
 func (h *host) newTelemetry(s *settings.Settings) (*telemetry.Telemetry, error) {
@@ -123,8 +126,13 @@ func (h *host) leasesWithoutOwner(records *record.Store) (map[string]int, error)
 
 // apply activates settings; after an error everything is as before. Parts whose
 // settings have not changed stay, with their state.
-func (h *host) apply(before *generation, s *settings.Settings) error {
+func (h *host) apply(before *generation, s *settings.Settings) (err error) {
 	g := &generation{settings: *s}
+	defer func() {
+		if err != nil && g.service != nil && (before == nil || g.service != before.service) {
+			err = errors.Join(err, g.service.Close())
+		}
+	}()
 	if before != nil && reflect.DeepEqual(before.settings.Configurator(), s.Configurator()) {
 		g.service, g.networks, g.embedded = before.service, before.networks, before.embedded
 	} else if err := h.configure(g); err != nil {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/hashicorp/go-hclog"
@@ -19,7 +20,9 @@ import (
 	"github.com/allocnet/allocnet/cmd/internal/confmanager"
 	"github.com/allocnet/allocnet/cmd/internal/server"
 	"github.com/allocnet/allocnet/cmd/internal/server/settings"
+	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
 // TestHostOwnsItsParts checks libcni's cache directory, which belongs to the process.
@@ -188,4 +191,37 @@ func TestMoveToAnotherEngine(t *testing.T) {
 	require.Equal(t, "ready", p.reload())
 	require.Regexp(t, `\[INFO\] .* network=one engine=exec before=native`, p.logged("engine of the network has changed"))
 	p.stop()
+}
+
+// TestRefusedReload: a reload that is refused leaves no pool of the new settings behind.
+func TestRefusedReload(t *testing.T) {
+	privhost.Require(t)
+	w := newWorkspace(t)
+	require.NoError(t, os.MkdirAll(w.path("conf"), 0o755))
+	valid := `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"ptp","ipam":{"type":"host-local","subnet":"10.9.0.0/24","dataDir":"` + w.path("leases") + `"}}]}`
+	w.write("conf/10-n.conflist", valid)
+	s := settings.Default()
+	s.StateDir, s.ConfDir = w.path("state"), w.path("conf")
+	h, err := newHost(settings.Source{}, s, hclog.NewNullLogger())
+	require.NoError(t, err)
+	_, invalid := h.active().service.Networks(t.Context())
+	require.Empty(t, invalid)
+	w.write("conf/10-n.conflist", `{"broken`) // its last valid content stays active
+	before := h.active()
+	for i := range 2 {
+		next := s
+		next.Timeout = time.Duration(10+i) * time.Second
+		next.Pool.Networks = []configurator.Pool{{Network: "allocnet", Size: 2}}
+		require.ErrorContains(t, h.apply(before, &next), "10-n.conflist")
+		require.Same(t, before, h.active())
+	}
+	w.write("conf/10-n.conflist", valid)
+	next := s
+	next.Pool.Networks = []configurator.Pool{{Network: "allocnet", Size: 2}}
+	require.NoError(t, h.apply(before, &next))
+	require.Eventually(t, func() bool { return h.pools()[0].Ready == 2 }, 30*time.Second, time.Millisecond)
+	slots, err := os.ReadDir(w.path("state/allocs"))
+	require.NoError(t, err)
+	require.Len(t, slots, 2, "the pools of the refused settings have none")
+	require.NoError(t, h.close())
 }

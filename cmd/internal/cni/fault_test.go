@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -89,6 +90,26 @@ type vanishing struct{ allocnet.Service }
 
 func (v vanishing) Check(context.Context, configurator.Allocation) error {
 	return fmt.Errorf("%w: gone", configurator.ErrNotFound)
+}
+
+// unreadable is a backend that cannot read records for the moment.
+type unreadable struct{ allocnet.Service }
+
+func (unreadable) Get(context.Context, string) (*configurator.Record, error) {
+	return nil, syscall.EMFILE
+}
+
+// TestOwnerUnknown: an attachment whose owner cannot be read is neither added nor removed.
+func TestOwnerUnknown(t *testing.T) {
+	w := newWorkspace(t, configurator.EngineNative)
+	add, conf := w.env("ADD", "c1"), ours("1.0.0", `"delegate":"br"`)
+	w.serve(add, conf)
+	w.options.Backend = func() allocnet.Service { return unreadable{w.c} }
+	require.Contains(t, w.refuse(as(add, "DEL"), conf).Msg, syscall.EMFILE.Error())
+	require.Contains(t, w.refuse(add, conf).Msg, syscall.EMFILE.Error())
+	w.options.Backend = func() allocnet.Service { return w.c }
+	w.serve(as(add, "CHECK"), conf)
+	w.serve(as(add, "DEL"), conf)
 }
 
 func TestCheckBesideDel(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/sandbox"
@@ -52,8 +53,10 @@ func (h *head) scope() string {
 func (c *call) own(ctx context.Context) (known bool, err error) {
 	r, err := c.backend.Get(ctx, c.id())
 	switch {
-	case err != nil:
+	case errors.Is(err, configurator.ErrNotFound), errors.As(err, new(*allocnet.RecordError)):
 		return false, nil
+	case err != nil: // it may belong to another owner
+		return false, err
 	case r.Scope != c.head.scope():
 		return false, fmt.Errorf("%w: %q is %s", errForeign, r.ID, describe(r.Scope))
 	}

@@ -83,7 +83,7 @@ func (c *Checker) Soon(ids ...string) {
 func (c *Checker) Later(ids ...string) { c.after(laterTime, ids...) }
 
 func (c *Checker) after(wait time.Duration, ids ...string) {
-	c.change(func() { c.waiting = append(c.waiting, waiting{ids: ids, at: time.Now().Add(wait)}) })
+	c.change(func() { c.wait(waiting{ids: ids, at: time.Now().Add(wait)}) })
 }
 
 // Retry restores allocations on which another operation was working, when it has ended.
@@ -94,8 +94,15 @@ func (c *Checker) retry(ids []string, after time.Duration) {
 		return
 	}
 	c.change(func() {
-		c.waiting = append(c.waiting, waiting{ids: ids, at: time.Now().Add(after), busy: true, after: min(2*after, lastBusy)})
+		c.wait(waiting{ids: ids, at: time.Now().Add(after), busy: true, after: min(2*after, lastBusy)})
 	})
+}
+
+// wait adds to what waits, which is bounded: CHECK of all allocations finds the others. c.mu is locked.
+func (c *Checker) wait(w waiting) {
+	if len(c.waiting) < maxQueue {
+		c.waiting = append(c.waiting, w)
+	}
 }
 
 func (c *Checker) change(do func()) {
@@ -217,8 +224,10 @@ func (c *Checker) check(ctx context.Context, id string) {
 	repaired, err := c.Service().CheckAndRepair(ctx, id)
 	heal := client.Heal{Cause: "drift", Seconds: time.Since(began).Seconds()}
 	switch {
-	case ctx.Err() != nil || errors.Is(err, configurator.ErrNotChecked):
+	case ctx.Err() != nil:
 		return
+	case errors.Is(err, configurator.ErrNotChecked):
+		c.after(firstUnhealthy, id)
 	case err == nil || errors.Is(err, configurator.ErrNotFound):
 		c.setHealthy(id)
 		if repaired {

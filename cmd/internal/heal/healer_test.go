@@ -218,6 +218,19 @@ func TestUnhealthy(t *testing.T) {
 		f.check["a"] = step.err
 		c.check(t.Context(), "a")
 		require.Len(t, c.unhealthy, step.want)
+		again := errors.Is(step.err, configurator.ErrUnhealthy) || errors.Is(step.err, configurator.ErrNotChecked)
+		require.Equal(t, again, len(c.waiting) == 1, "whether it is checked again: %v", step.err)
+		c.waiting = nil
 	}
 	require.Equal(t, 2, f.count("healed drift 0 a"+configurator.ErrUnhealthy.Error()))
+}
+
+// TestCheckerIsBounded: what waits for a CHECK does not grow for ever.
+func TestCheckerIsBounded(t *testing.T) {
+	c := NewChecker(CheckerOptions{})
+	for range maxQueue + 10 {
+		c.Later("a")
+		c.Retry("b")
+	}
+	require.Len(t, c.waiting, maxQueue)
 }

@@ -154,8 +154,10 @@ func pluginError(path string, err error, stdout, stderr []byte) error {
 	}
 	var e types.Error
 	if json.Unmarshal(stdout, &e) == nil && (e.Code != 0 || e.Msg != "") {
-		if strings.Contains(e.Msg+e.Details, allocnet.ErrExhausted.Error()) {
-			return exhausted{&e}
+		for text, meaning := range meanings {
+			if strings.Contains(e.Msg+e.Details, text) {
+				return meaningful{&e, meaning}
+			}
 		}
 		return &e
 	}
@@ -170,14 +172,22 @@ func pluginError(path string, err error, stdout, stderr []byte) error {
 	return types.NewError(types.ErrUnknown, fmt.Sprintf("plugin %s: %v", path, err), clip(said))
 }
 
-// exhausted is the error of an IPAM plugin that has no free address. host-local reports
-// that only in the error text, which is the text of allocnet.ErrExhausted.
-type exhausted struct{ said *types.Error }
+// meanings are the errors of host-local that it reports only in its texts.
+var meanings = map[string]error{
+	allocnet.ErrExhausted.Error():   allocnet.ErrExhausted,
+	"is not available in range set": allocnet.ErrAddressUnavailable,
+}
 
-func (e exhausted) Error() string { return e.said.Error() }
+// meaningful is an error of a plugin that has one of meanings.
+type meaningful struct {
+	said  *types.Error
+	means error
+}
 
-// Unwrap returns the plugin's error and allocnet.ErrExhausted.
-func (e exhausted) Unwrap() []error { return []error{e.said, allocnet.ErrExhausted} }
+func (e meaningful) Error() string { return e.said.Error() }
+
+// Unwrap returns the plugin's error and what it means.
+func (e meaningful) Unwrap() []error { return []error{e.said, e.means} }
 
 func clip(s string) string {
 	const most = 1024

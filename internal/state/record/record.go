@@ -137,6 +137,9 @@ type Aim struct {
 	// before, these, or a part of either; the capability bandwidth and the results are those
 	// from before.
 	Bandwidth *allocnet.Bandwidth `json:"bandwidth,omitempty"`
+	// Undoes reports that the aim is what the allocation had before an update that failed, so
+	// that it keeps its revision.
+	Undoes bool `json:"undoes,omitempty"`
 }
 
 // SameNetns reports whether two records have the same network namespace. It
