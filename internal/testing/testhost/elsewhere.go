@@ -46,6 +46,7 @@ func EachElsewhere(t *testing.T, parts []string, test func(t *testing.T, part st
 func elsewhere(t *testing.T, part string) (wait func(t *testing.T)) {
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=4h")
 	cmd.Env = append(privatehost.Another(os.Environ()), partVariable+"="+part)
+	of := t.Name()
 	var out []byte
 	var err error
 	ended := make(chan struct{})
@@ -61,6 +62,7 @@ func elsewhere(t *testing.T, part string) (wait func(t *testing.T)) {
 		if bytes.Contains(out, []byte("--- SKIP: ")) {
 			t.Skipf("%s", out)
 		}
+		require.Contains(t, string(out), "\n--- PASS: "+of+" (", "the process has run the test")
 		t.Logf("%s user and %s system time\n%s", cmd.ProcessState.UserTime(), cmd.ProcessState.SystemTime(), out)
 	}
 }
