@@ -62,7 +62,7 @@ func elsewhere(t *testing.T, part string) (wait func(t *testing.T)) {
 		if bytes.Contains(out, []byte("--- SKIP: ")) {
 			t.Skipf("%s", out)
 		}
-		require.Contains(t, string(out), "\n--- PASS: "+of+" (", "the process has run the test")
+		require.Contains(t, string(out), "--- PASS: "+of+" (", "the process has run the test")
 		t.Logf("%s user and %s system time\n%s", cmd.ProcessState.UserTime(), cmd.ProcessState.SystemTime(), out)
 	}
 }
