@@ -158,7 +158,7 @@ func (a *app) printDoctor(r *doctorReport) {
 		a.out.printf("%s %s: %s\n", a.out.paint(look, string(f.Severity)), a.out.paint(bold, f.ID), f.What)
 		for _, line := range [][2]string{{"why", f.Why}, {"repair", f.Repair}} {
 			a.out.printf("  %-7s ", line[0])
-			a.printFolded(10, line[1])
+			a.printFolded(10, plain, line[1])
 		}
 		if f.Safe {
 			a.out.printf("          allocnet doctor --fix does so\n")

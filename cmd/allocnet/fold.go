@@ -6,9 +6,17 @@ import (
 	"unicode/utf8"
 )
 
-// fold breaks a text into lines with a maximum width: between words, within paths, and
-// anywhere in a piece that is longer than a line.
-func fold(text string, columns int) []string {
+// fold breaks a text into lines with a maximum width, 0 for none: at its line breaks, between
+// words, within paths, and anywhere in a piece that is longer than a line.
+func fold(text string, columns int) (lines []string) {
+	for line := range strings.SplitSeq(text, "\n") {
+		lines = append(lines, foldLine(line, columns)...)
+	}
+	return lines
+}
+
+// foldLine is fold for a text without line breaks.
+func foldLine(text string, columns int) []string {
 	if columns <= 0 || utf8.RuneCountInString(text) <= columns {
 		return []string{text}
 	}
@@ -31,7 +39,7 @@ func fold(text string, columns int) []string {
 // pieces splits a text where it can be broken: after words, after the elements of paths, and
 // between names and values.
 func pieces(text string) (list []string) {
-	for _, word := range strings.SplitAfter(text, " ") {
+	for _, word := range strings.SplitAfter(strings.ReplaceAll(text, "\n", " "), " ") {
 		separator := "="
 		if strings.HasPrefix(word, "/") {
 			separator = "/"
@@ -106,7 +114,7 @@ func widest(rows [][]cell, broken func(text string) []string) []int {
 
 // columnWidths returns by column the width of the widest text.
 func columnWidths(rows [][]cell) []int {
-	return widest(rows, func(text string) []string { return []string{text} })
+	return widest(rows, func(text string) []string { return fold(text, 0) })
 }
 
 // foldedRow returns the lines of a row of a table.
@@ -139,13 +147,13 @@ func (p *printer) foldedRow(row []cell, widths []int) string {
 }
 
 // printFolded ends a line that has an indentation already, and continues below it if the
-// text is wider than the terminal.
-func (a *app) printFolded(indent int, text string) {
+// text has several lines or is wider than the terminal.
+func (a *app) printFolded(indent int, look style, text string) {
 	for i, line := range fold(text, max(a.out.columns-indent, 0)) {
 		if i > 0 {
 			a.out.printf("%*s", indent, "")
 		}
-		a.out.printf("%s\n", line)
+		a.out.printf("%s\n", a.out.paint(look, line))
 	}
 }
 

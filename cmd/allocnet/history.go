@@ -147,16 +147,17 @@ func (a *app) printEntry(e *configurator.HistoryEntry) {
 		a.out.printf("    %-10s %10s", s.Step, tookText(s.Seconds))
 		switch {
 		case s.Error == "":
+			a.out.printf("\n")
 		case s.Error == e.Error: // which follows
-			a.out.printf("  %s", a.out.paint(red, "failed"))
+			a.out.printf("  %s\n", a.out.paint(red, "failed"))
 		default:
-			a.out.printf("  %s", a.out.paint(red, s.Error))
+			a.out.printf("  ")
+			a.printFolded(27, red, s.Error)
 		}
-		a.out.printf("\n")
 	}
 	if e.Error != "" {
 		a.out.printf("    %s ", a.out.paint(red, "error:"))
-		a.printFolded(11, e.Error)
+		a.printFolded(11, plain, e.Error)
 	}
 	for _, l := range e.Forced {
 		a.out.printf("    %s %s\n", a.out.paint(yellow, "removed by force:"), l)

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"bytes"
+	"io"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -42,6 +45,26 @@ func TestHistory(t *testing.T) {
 
 	require.Contains(t, w.run("history", "nobody", "--json").failure(t, exitNo).Error, `no operation on "nobody"`)
 	require.Contains(t, w.run("history", "--limit", "0", "--json").failure(t, exitUsage).Error, "--limit 0")
+}
+
+// TestHistoryOfSeveralErrors: all lines of a text begin in the same column.
+func TestHistoryOfSeveralErrors(t *testing.T) {
+	var out bytes.Buffer
+	a := newApp(strings.NewReader(""), &out, io.Discard)
+	a.printEntry(&configurator.HistoryEntry{
+		Operation: "setup", ID: "web", Seconds: 1, Error: "one\ntwo", Kind: "plugin",
+		Steps: []configurator.HistoryStep{{Step: "add", Seconds: 1, Error: "three\nfour"}, {Step: "del", Seconds: 1, Error: "one\ntwo"}},
+	})
+	_, lines, _ := strings.Cut(out.String(), "\n")
+	require.Equal(t, `    add                1s  three
+                           four
+    del                1s  failed
+    error: one
+           two
+`, lines)
+	out.Reset()
+	a.out.table(nil, [][]cell{cells("web", "one\ntwo words", "x")})
+	require.Equal(t, "web  one        x\n     two words\n", out.String())
 }
 
 // TestHistoryOfRuntimes: short forms of IDs work without a record.

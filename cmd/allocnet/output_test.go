@@ -479,6 +479,8 @@ func TestFold(t *testing.T) {
 	require.Equal(t, []string{"a /etc/", "cni/", "net.d/x b"}, fold("a /etc/cni/net.d/x b", 9))
 	require.Equal(t, []string{"ä", "too", "lon", "g ö"}, fold("ä toolong ö", 3))
 	require.Equal(t, []string{"one two three"}, fold("one two three", 0))
+	require.Equal(t, []string{"one two", "three"}, fold("one two\nthree", 0))
+	require.Equal(t, []string{"one", "two", "", "x"}, fold("one two\n\nx", 5))
 	for _, text := range []string{"", " ", "/", "a  b", "a, b"} {
 		require.NotEmpty(t, fold(text, 1))
 	}

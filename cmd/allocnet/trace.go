@@ -196,10 +196,10 @@ func (a *app) printPath(p *trace.Path) {
 		last = s.Name
 		a.out.printf("  %s %-18s ", a.out.paint(styles[s.State], fmt.Sprintf("%-6s", s.State)), name)
 		const indent = 28
-		a.printFolded(indent, s.Found)
+		a.printFolded(indent, plain, s.Found)
 		if s.Next != "" {
 			a.out.printf("%*s", indent, "")
-			a.printFolded(indent, "next: "+s.Next)
+			a.printFolded(indent, plain, "next: "+s.Next)
 		}
 	}
 }
