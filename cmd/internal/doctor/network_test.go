@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"os"
@@ -90,6 +91,24 @@ func TestSubnetOfReferencePlugins(t *testing.T) {
 	require.NoError(t, err)
 	require.NotContains(t, describe(r.examine().Findings), "overlaps")
 	require.NoError(t, reference.Teardown(t.Context(), configurator.Allocation{ID: "web", OwnNetns: true}))
+}
+
+// TestSubnetOfAnotherStateDir: two state directories can share a network. An ADD passes over the
+// addresses of the other one, so they are no conflict, but a route to more than one address is.
+func TestSubnetOfAnotherStateDir(t *testing.T) {
+	r := newRig(t)
+	r.sh("mkdir -m 700 " + r.path("other"))
+	other, err := configurator.New(configurator.Config{ConfDir: r.path("conf"), StateDir: r.path("other"), OneShot: true})
+	require.NoError(t, err)
+	a := configurator.Allocation{ID: "other", OwnNetns: true, Networks: []string{"allocnet"}}
+	t.Cleanup(func() { require.NoError(t, other.Teardown(context.Background(), a)) })
+	status, err := other.Setup(t.Context(), a)
+	require.NoError(t, err)
+	r.healthy()
+	r.setup("web", func(a *configurator.Allocation) { a.Networks, a.Ports = []string{"allocnet"}, nil })
+	r.healthy()
+	r.sh("ip route add 10.202.128.0/20 dev " + status.Interfaces[0].Name)
+	r.finds("subnet-overlap", []string{"route 10.202.128.0/20 through veth"})
 }
 
 // TestSubnetsOfRoutingDaemons: what the plugin routes writes is no conflict.

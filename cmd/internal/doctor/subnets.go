@@ -18,6 +18,7 @@ import (
 
 	"github.com/allocnet/allocnet/cmd/internal/addresses"
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/announce"
 	"github.com/allocnet/allocnet/internal/retry"
 	"github.com/allocnet/allocnet/internal/state/conflist"
@@ -27,6 +28,7 @@ import (
 type hostNetwork struct {
 	prefix netip.Prefix
 	link   string
+	owner  names.Owner // of the link; the zero value if that is not known
 	what   string
 }
 
@@ -180,10 +182,14 @@ func (s subnetOf) against(taken []hostNetwork) (findings []Finding) {
 }
 
 // leased reports whether what the host has is the route or the address of an attachment: of
-// a leased address, or of the gateway.
+// a leased address, or of the gateway. Leases of other state directories are in other files, but
+// the links of their attachments name the network.
 func (s subnetOf) leased(t hostNetwork) bool {
 	if !t.prefix.IsSingleIP() {
 		return false
+	}
+	if t.owner.OfNetwork(s.network.Name) {
+		return true
 	}
 	_, err := os.Stat(filepath.Join(s.pool.DataDir, s.network.Name, t.prefix.Addr().String()))
 	return err == nil || t.prefix.Addr() == s.pool.Range.Gateway && strings.HasPrefix(t.link, "veth")
@@ -313,6 +319,7 @@ func appendNetwork(list []hostNetwork, l netlink.Link, dst *net.IPNet, what stri
 	n := hostNetwork{prefix: p, what: what}
 	if l != nil {
 		n.link = l.Attrs().Name
+		n.owner, _ = names.ParseOwner(l.Attrs().Alias)
 		if l.Attrs().Flags&net.FlagLoopback != 0 {
 			return list
 		}
