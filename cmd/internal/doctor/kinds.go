@@ -45,10 +45,10 @@ var Kinds = []Kind{
 	{"interrupted", Warning, "an operation did not end, so the network may exist in part", false},
 	{"leftover", Warning, "links, leases, rules or ports of an allocation without a record stay for ever", false},
 	{"lease-without-owner", Warning, "the address cannot be leased again until the lease is removed", true},
-	{"drift", Error, "CHECK found that the network is not as it was set up", false},
+	{"drift", Error, "connections of the allocation may fail, or may pass although they should be dropped", false},
 
 	{"netns-stale", Warning, "a network namespace cannot be created under this name", true},
-	{"netns-orphan", Warning, "setup made the namespace for an allocation that no longer exists; it holds memory of the kernel", false},
+	{"netns-orphan", Warning, "until it is removed, it holds memory of the kernel", false},
 
 	{"conntrack-full", Warning, "at the limit, the kernel drops the packets of all new connections", false},
 	{"neighbour-full", Warning, "at the limit, the kernel reaches no new address (neighbour table overflow)", false},

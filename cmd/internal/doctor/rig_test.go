@@ -194,6 +194,7 @@ func (r *rig) finds(id string, texts []string, others ...string) (found Finding)
 	report := r.examine()
 	for _, f := range report.Findings {
 		require.NotEmpty(r, f.Why)
+		require.Empty(r, repeated(f.What, f.Why))
 		require.NotEmpty(r, f.Repair)
 		if f.ID != id {
 			require.Contains(r, others, f.ID, describe(report.Findings))
@@ -206,6 +207,18 @@ func (r *rig) finds(id string, texts []string, others ...string) (found Finding)
 	}
 	require.NotEmpty(r, found.ID, "no finding %s with %q in:\n%s", id, texts, describe(report.Findings))
 	return found
+}
+
+// repeated returns five words in a row that two texts have in common; "" if there are none.
+func repeated(a, b string) string {
+	const most = 5
+	words := strings.Fields(b)
+	for i := range len(words) - most + 1 {
+		if run := strings.Join(words[i:i+most], " "); strings.Contains(a, run) {
+			return run
+		}
+	}
+	return ""
 }
 
 // repairs runs the repair that a finding names, and requires a healthy host.
