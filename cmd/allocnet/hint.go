@@ -17,6 +17,7 @@ import (
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/cmd/internal/demo"
+	"github.com/allocnet/allocnet/cmd/internal/netpolicy"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
@@ -159,6 +160,7 @@ var hints = []struct {
 	{applies: is(errLeftovers), text: say("`allocnet cleanup --force` with the same IDs removes them")},
 	{applies: netnsMissing, text: say("create it first (ip netns add NAME)[--create|, or let setup --create do it]")},
 	{applies: is(errUnpublished), text: say("`allocnet publish ID PORT` publishes a port; `allocnet policy explain` is about connections without host ports")},
+	{applies: is(netpolicy.ErrUndecided), text: say("name the other end by its ID, or by another of its addresses")},
 	{applies: is(configurator.ErrNotFound), text: say("`allocnet ls` lists the allocations[--state-dir|; --state-dir selects the directory of their records]")},
 	{applies: is(configurator.ErrIncomplete), text: say("repeat `allocnet teardown ID`[--force|, or remove it without plugins: `allocnet cleanup --force ID`]")},
 	{applies: is(context.DeadlineExceeded), text: say("a plugin hangs, or needs a longer timeout[--timeout| (--timeout)]")},

@@ -12,6 +12,7 @@ import (
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/cmd/internal/demo"
+	"github.com/allocnet/allocnet/cmd/internal/netpolicy"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/portmap"
@@ -50,6 +51,7 @@ var kinds = []errorKind{
 	{"port-conflict", "a host port is already in use", exitUsage, both(isConflict, is(configurator.ErrInvalidAllocation))},
 	{"port-conflict", "a host port is already in use", exitFailure, either(isConflict, either(is(ruleset.ErrPortTaken), is(configurator.ErrListener)))},
 	{"invalid", "the command line, a value in it or the configuration is invalid", exitUsage, isInvalid},
+	{"undecided", "policy explain: the other end decides, and its address does not name it", exitFailure, is(netpolicy.ErrUndecided)},
 	{"unknown-network", "no valid configuration has the name", exitFailure, is(configurator.ErrUnknownNetwork)},
 	{"unserved", "no plugin of the networks serves what was requested", exitUsage, is(configurator.ErrUnserved)},
 	{"foreign-file", "a file of another program has the name of a link", exitFailure, is(errForeign)},

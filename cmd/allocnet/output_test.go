@@ -21,6 +21,7 @@ import (
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/cmd/internal/demo"
+	"github.com/allocnet/allocnet/cmd/internal/netpolicy"
 	"github.com/allocnet/allocnet/cmd/internal/trace"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
@@ -195,6 +196,7 @@ func TestKinds(t *testing.T) {
 		"not-allowed":          fmt.Errorf("%w: %w", client.ErrForbidden, fs.ErrPermission),
 		"busy":                 client.ErrBusy,
 		"not-ready":            fmt.Errorf("%w: %w", errNotReady, configurator.ErrPluginNotInstalled),
+		"undecided":            netpolicy.ErrUndecided,
 		"not-found":            configurator.ErrNotFound,
 		"in-use":               configurator.ErrInUse,
 		"set-up":               configurator.ErrSetUp,
@@ -226,7 +228,7 @@ func TestKinds(t *testing.T) {
 		require.Regexp(t, "(?m)^  "+want+" +[a-z]", kindsHelp())
 	}
 	require.Equal(t, "port-conflict", newErrorReport(&allocnet.PortTakenError{}, "").Kind)
-	require.Len(t, strings.Split(kindsHelp(), "\n"), 37, "every kind is in the table above")
+	require.Len(t, strings.Split(kindsHelp(), "\n"), 38, "every kind is in the table above")
 }
 
 func TestMessageSaysNothingTwice(t *testing.T) {

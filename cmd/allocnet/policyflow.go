@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -103,7 +104,10 @@ func (a *app) explain(ctx context.Context, id, to, from, service string) error {
 				e.From, e.To = peer, mine
 			}
 			reasons, err := host.Explain(e.From, e.To, flow)
-			if err != nil {
+			switch {
+			case errors.Is(err, netpolicy.ErrUndecided):
+				return err
+			case err != nil:
 				return usagef("%w", err)
 			}
 			e.Reasons = append([]netpolicy.Reason{}, reasons...)

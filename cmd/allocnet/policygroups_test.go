@@ -25,6 +25,24 @@ func TestPolicyExplainGroups(t *testing.T) {
 	}
 }
 
+// TestPolicyExplainUndecided: the command line is valid, but on a bridge the policies of the
+// receivers decide, if the allocation has none.
+func TestPolicyExplainUndecided(t *testing.T) {
+	w := newWorkspace(t)
+	conflist := `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"bridge","bridge":"br-test","isGateway":true,
+		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.7.1.0/24"}]]}},{"type":"policy","capabilities":{"policy":true}}]}`
+	require.NoError(t, os.WriteFile(w.path("conf/30-net.conflist"), []byte(conflist), 0o600))
+	w.sandbox("web")
+	w.run("setup", "web", "--network", "net").ok(t)
+	defer w.run("teardown", "web")
+	got := w.run("policy", "explain", "web", "--to", "10.7.1.255", "udp/9", "--json").failure(t, exitFailure)
+	require.Equal(t, errorReport{
+		Error: `explain packets between allocation "web" and 10.7.1.255 on a bridge: no policy of the allocation denies anything, so the other end decides whether they pass`,
+		Kind:  "undecided", Hint: "name the other end by its ID, or by another of its addresses",
+	}, got)
+	require.Equal(t, "invalid", w.run("policy", "explain", "web", "--from", "224.0.0.1", "udp/9", "--json").failure(t, exitUsage).Kind)
+}
+
 func testExplainGroups(t *testing.T, main string, passes bool) {
 	w := newWorkspace(t)
 	options := map[string]string{"bridge": `,"bridge":"br-test","isGateway":true`}

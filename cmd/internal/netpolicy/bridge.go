@@ -1,6 +1,7 @@
 package netpolicy
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -17,6 +18,10 @@ const (
 	noLinkLocal = "bridge: no link-local"
 	noGroups    = "bridge: no multicast or broadcast"
 )
+
+// ErrUndecided: whether a packet passes depends on policies of its receivers, which the address
+// does not name.
+var ErrUndecided = errors.New("the other end decides whether they pass")
 
 // isBridged reports whether an interface of a network is a port of a bridge. As
 // in the result of the plugins, the bridge and the port come before the
@@ -105,7 +110,7 @@ func isDiscovery(flow policy.Flow) bool {
 }
 
 // onBridge returns why the bridge of an allocation does not pass a packet; nil
-// if the policies decide. It returns an error if that depends on who receives
+// if the policies decide. It returns ErrUndecided if that depends on who receives
 // the packet.
 func (h *Host) onBridge(t policy.Traffic, of, peer netip.Addr) (*Reason, error) {
 	e := h.ends[of.Unmap()]
@@ -117,8 +122,7 @@ func (h *Host) onBridge(t policy.Traffic, of, peer netip.Addr) (*Reason, error) 
 	case rule == "", !e.restricted() && h.local[peer.Unmap()]:
 		return nil, nil
 	case !e.restricted():
-		return nil, fmt.Errorf("explain does not cover packets between allocation %q and %s: no policy of the allocation denies anything, and on a bridge only the other end decides whether they pass; "+
-			"give another address of the other end, or its ID", e.id, peer)
+		return nil, fmt.Errorf("explain packets between allocation %q and %s on a bridge: no policy of the allocation denies anything, so %w", e.id, peer, ErrUndecided)
 	}
 	return &Reason{t.String(), e.id, e.network, policy.Deny, rule}, nil
 }

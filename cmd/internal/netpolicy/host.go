@@ -162,8 +162,8 @@ func (r *Reason) Policy() string {
 // Explain returns the decisions on a flow from one address to another, in the
 // order in which they are made: those on the egress of the sender, and those on
 // the ingress of the receiver. The first one that denies decides. There are
-// none within an allocation, and none on neighbour discovery. It returns an
-// error if the decision depends on what the records do not say.
+// none within an allocation, and none on neighbour discovery. It returns
+// ErrUndecided if the decision depends on what the records do not say.
 func (h *Host) Explain(from, to netip.Addr, flow policy.Flow) ([]Reason, error) {
 	if isGroup(from.Unmap()) {
 		return nil, fmt.Errorf("no packet has the source %s: give the address of a host", from)

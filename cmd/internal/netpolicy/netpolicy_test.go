@@ -2,6 +2,7 @@ package netpolicy
 
 import (
 	"encoding/json"
+	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -149,7 +150,10 @@ func TestExplainOnBridge(t *testing.T) {
 	udp, discovery := policy.Flow{Protocol: 17, Port: 9}, policy.Flow{Protocol: 58, Port: 135}
 	explain := func(from, to string, flow policy.Flow) string {
 		reasons, err := h.Explain(netip.MustParseAddr(from), netip.MustParseAddr(to), flow)
-		if err != nil {
+		switch {
+		case errors.Is(err, ErrUndecided):
+			return "undecided"
+		case err != nil:
 			return "error"
 		}
 		var list []string
@@ -177,8 +181,8 @@ func TestExplainOnBridge(t *testing.T) {
 		{"10.1.0.2", "169.254.9.9", udp, "a4 egress allow default"},
 		{"169.254.9.9", "10.1.0.2", udp, "a4 ingress allow default"},
 		{"fd00:1::3", "fe80::77", udp, ""},
-		{"fd00:1::3", "fe80::1", udp, "error"},
-		{"10.1.0.3", "10.1.3.255", udp, "error"},
+		{"fd00:1::3", "fe80::1", udp, "undecided"},
+		{"10.1.0.3", "10.1.3.255", udp, "undecided"},
 		{"10.1.0.3", "10.1.0.2", udp, "open4 egress allow default; a4 ingress allow default"},
 		{"10.2.0.2", "10.2.3.255", udp, "routed4 egress allow default"},
 		{"10.2.0.2", "239.1.2.3", udp, "routed4 egress allow default"},
