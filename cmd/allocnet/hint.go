@@ -22,6 +22,7 @@ import (
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/lease"
 	"github.com/allocnet/allocnet/portmap"
 )
@@ -151,6 +152,8 @@ var hints = []struct {
 	{applies: is(configurator.ErrUnknownNetwork), text: say(
 		"`allocnet networks` lists the networks and the files that were skipped; allocnet, the embedded one, needs no file[--network|: --network allocnet]")},
 	{applies: is(configurator.ErrUnserved), text: unservedHint},
+	{applies: saying(conflist.ErrPolicyOfBinaries), text: say("use --engine auto; or, if new allocations need no policy, " +
+		`set policy = ["none"] in the settings of the daemon and run ` + "`allocnetd reload`")},
 	{applies: is(configurator.ErrExists), text: say("`allocnet inspect ID` shows the existing allocation; a setup that may find one accepts it")},
 	{applies: is(configurator.ErrDifferent), text: say("`allocnet inspect ID` shows the existing allocation; `allocnet set` changes its policy, labels and bandwidth, " +
 		"`allocnet publish` and `unpublish` its host ports, and `allocnet teardown ID` removes it")},
@@ -208,7 +211,8 @@ func unservedHint(err error) string {
 	const networks = "`allocnet networks` lists what each network serves[--network|, --network selects another one]; "
 	var e *configurator.UnservedError
 	if errors.As(err, &e) && slices.Contains(e.Capabilities, "policy") {
-		return networks + `a network enforces policies if its plugins end with {"type": "policy", "capabilities": {"policy": true}}`
+		return networks + "with the engine auto or native, the network allocnet enforces policies, " +
+			`and so do others whose plugins end with {"type": "policy", "capabilities": {"policy": true}}`
 	}
 	return networks + "to set up without it: [--allow-unserved|--allow-unserved, or ]allow_unserved in the settings of the daemon"
 }

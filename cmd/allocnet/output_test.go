@@ -27,6 +27,7 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/state/lease"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/policy"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -108,6 +109,7 @@ type writerFunc func([]byte)
 func (f writerFunc) Write(p []byte) (int, error) { f(p); return len(p), nil }
 
 func TestHints(t *testing.T) {
+	_, ofBinaries := configurator.New(configurator.Config{Engine: configurator.EngineExec, Policy: &policy.Policy{Presets: []policy.Preset{policy.Isolated}}})
 	for want, err := range map[string]error{
 		"containernetworking-plugins": fmt.Errorf("x: %w", configurator.ErrPluginNotInstalled),
 		"apt-get install iptables":    errors.New(`plugin type="portmap" failed (add): exec: "iptables": executable file not found in $PATH`),
@@ -140,6 +142,8 @@ func TestHints(t *testing.T) {
 		"the ports of all":                                         fmt.Errorf("x: %w", &allocnet.PortTakenError{ID: "#0123"}),
 		"`allocnet repair` restores":                               fmt.Errorf("x: %w", configurator.ErrUnhealthy),
 		"newer allocnet":                                           &allocnet.RecordError{ID: "a", File: "/s/a.json", Err: allocnet.ErrNewer},
+		"use --engine auto; or":                                    ofBinaries,
+		"with the engine auto or native":                           &configurator.UnservedError{Capabilities: []string{"policy"}},
 		"only the output is lost":                                  fmt.Errorf("%w: x", errOutput),
 	} {
 		require.Contains(t, hint(err), want)

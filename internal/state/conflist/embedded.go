@@ -114,7 +114,7 @@ func (o EmbeddedOptions) validate() error {
 }
 
 // ErrPolicyOfBinaries is the error of a network policy together with ForBinaries.
-var ErrPolicyOfBinaries = errors.New("plugin binaries cannot enforce network policies: use the engine auto or native, or no policy")
+var ErrPolicyOfBinaries = errors.New("plugin binaries cannot enforce network policies: use the engine auto or native, or the policy none")
 
 func (o EmbeddedOptions) validatePolicy() error {
 	if !o.Policy.IsEmpty() && o.ForBinaries {
