@@ -2,11 +2,13 @@ package main
 
 import (
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/sandbox"
 )
 
 // TestAttachCommand changes the networks of an allocation that is set up.
@@ -32,4 +34,20 @@ func TestAttachCommand(t *testing.T) {
 	require.Len(t, decode[configurator.Record](t, w.run("inspect", "web", "--json").ok(t)).Networks, 1)
 	require.NotEqual(t, status.Revision, changed.Revision)
 	w.run("teardown", "web").ok(t)
+}
+
+// TestAttachHints: the hint is about what was not found or is in use, not about the ID.
+func TestAttachHints(t *testing.T) {
+	w := newWorkspace(t)
+	id := strings.Repeat("0123456789abcdef", 4)
+	w.sandbox("web")
+	w.run("setup", id, "--netns", "/run/netns/web", "--network", "allocnet").ok(t)
+	require.Equal(t, "`allocnet inspect "+id+"` shows its phase and its interfaces", w.run("detach", id, "eth9", "--json").failure(t, exitNo).Hint)
+	require.NoError(t, os.WriteFile(w.path("conf/40-storage.conflist"), []byte(`{"cniVersion":"1.0.0","name":"storage","plugins":[{"type":"ptp"}]}`), 0o600))
+	used := w.run("attach", id, "storage", "--interface", "eth0", "--json").failure(t, exitUsage)
+	require.Equal(t, "name another interface with --interface, or omit the flag; `allocnet inspect "+id+"` lists the interfaces", used.Hint)
+	require.NoError(t, sandbox.Destroy("/run/netns/web"))
+	gone := w.run("set", id, "-l", "a=b", "--json").failure(t, exitNo)
+	require.Equal(t, "its network namespace is gone: `allocnet teardown "+id+"` removes what is left on the host", gone.Hint)
+	w.run("teardown", id).ok(t)
 }

@@ -77,9 +77,9 @@ func usedFlags(c *cobra.Command) (used []string) {
 	return used
 }
 
-// givenID returns the ID on the command line of a command for one allocation.
+// givenID returns the ID on the command line of a command for one allocation, its first argument.
 func givenID(c *cobra.Command) string {
-	if c == nil || !strings.HasSuffix(strings.Fields(c.Use + " -")[1], "ID") || c.Flags().NArg() != 1 {
+	if c == nil || !strings.HasSuffix(strings.Fields(c.Use + " -")[1], "ID") || c.Flags().NArg() == 0 {
 		return ""
 	}
 	return c.Flags().Arg(0)
@@ -140,6 +140,8 @@ var hints = []struct {
 	{applies: saying(ruleset.ErrPortTaken), text: portTakenHint},
 	{applies: is(configurator.ErrListener), text: say("`ss -lntup` lists the processes that listen; the setting host_listeners of the daemon selects the action")},
 	{applies: is(configurator.ErrNoPort), text: say("remove allocations, or enlarge the setting dynamic_ports of the daemon")},
+	{applies: both(is(configurator.ErrInUse), saying(nil, "attach ")), text: say(
+		"name another interface with --interface, or omit the flag; `allocnet inspect ID` lists the interfaces")},
 	{applies: is(configurator.ErrInUse), text: say(
 		"every allocation needs its own network namespace: [--netns|use --netns with another path|use another path]" +
 			"[--create|, or --create once this one is gone]; `allocnet ls` lists the allocations")},

@@ -116,11 +116,15 @@ func notFound(ctx context.Context, conf allocnet.Service, id string, err error) 
 	if !errors.Is(err, configurator.ErrNotFound) {
 		return err
 	}
+	if _, getErr := conf.Get(ctx, id); getErr == nil { // it is not the ID that was not found
+		step := "`allocnet inspect %s` shows its phase and its interfaces"
+		if netnsMissing(err) {
+			step = "its network namespace is gone: `allocnet teardown %s` removes what is left on the host"
+		}
+		return stepError{err, fmt.Sprintf(step, id)}
+	}
 	if found := standingFor(id, recordsFor(ctx, conf, id), isPrefix(1)); len(found) > 0 {
 		return stepError{err, fmt.Sprintf("%q is too short for %s: %s", id, plural(len(found), "ID"), suggestion(found))}
-	}
-	if _, getErr := conf.Get(ctx, id); getErr == nil { // it lacks the interface
-		return stepError{err, fmt.Sprintf("`allocnet inspect %s` lists its interfaces", id)}
 	}
 	records, _ := conf.List(ctx)
 	if found := standingFor(id, records, isName); len(found) > 0 {
