@@ -158,11 +158,11 @@ func (p *plan) detachable(interfaceName string) (int, error) {
 type noInterfaceError struct{ of *record.Record }
 
 func (e *noInterfaceError) Error() string {
-	var names []string
+	var has []string
 	for _, a := range e.of.Attachments {
-		names = append(names, a.IfName)
+		has = append(has, a.IfName)
 	}
-	return "it has no such interface; it has " + strings.Join(names, ", ")
+	return "it has no such interface; it has " + strings.Join(has, ", ")
 }
 
 func (e *noInterfaceError) Is(target error) bool { return target == ErrNotFound }

@@ -34,6 +34,10 @@ import (
 // The policy of the change replaces that of the allocation, in one step: a packet meets either of
 // them. Tracked connections that the policy or the labels deny from then on end.
 //
+// Update compares the Change with the record. What the record has already is not made again in the
+// kernel. After another program has removed rules, call Repair; after it has removed limits, call
+// Setup with the request that the allocation has, which sets it up again.
+//
 // A later Setup of the ID must request the ports, labels, bandwidth and policy that the
 // allocation has then, else it returns ErrDifferent.
 //

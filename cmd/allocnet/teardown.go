@@ -94,15 +94,20 @@ func (a *app) teardown(c *cobra.Command, id, netns string, destroy bool) error {
 		outcome = "has no record; nothing of it is left on the host"
 	}
 	a.out.printf("%s %s %s\n", a.out.paint(green, a.mark()), a.out.paint(bold, id), outcome)
-	switch {
-	case !destroy || report.Destroyed:
-	case identityAt(path) != sandbox.Identity{}:
-		a.out.printf("network namespace %s is kept: it is not known to belong to the allocation\n", path)
-	default:
-		a.out.printf("no network namespace at %s\n", path)
+	if destroy && !report.Destroyed {
+		a.printKept(path)
 	}
 	a.printForced(report.Forced)
 	return nil
+}
+
+// printKept says why a network namespace was not destroyed.
+func (a *app) printKept(path string) {
+	if identityAt(path) == (sandbox.Identity{}) {
+		a.out.printf("no network namespace at %s\n", path)
+		return
+	}
+	a.out.printf("network namespace %s is kept: it is not known to belong to the allocation\n", path)
 }
 
 // destroyOwn destroys the network namespace that was at a path before the teardown, if it

@@ -98,7 +98,8 @@ func (c *Checker) retry(ids []string, after time.Duration) {
 	})
 }
 
-// wait adds to what waits, which is bounded: CHECK of all allocations finds the others. c.mu is locked.
+// wait adds to what waits, which is bounded: the CHECK of all allocations at an interval, if there is
+// one, finds the others. c.mu is locked.
 func (c *Checker) wait(w waiting) {
 	if len(c.waiting) < maxQueue {
 		c.waiting = append(c.waiting, w)

@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
 func program() *cobra.Command {
@@ -91,9 +93,7 @@ func TestWrite(t *testing.T) {
 
 	require.ErrorContains(t, Write(root, Options{Section: 8}, "/dev/null/x"), "write manual pages: ")
 	man, err := exec.LookPath("man")
-	if err != nil {
-		t.Skip("man is not installed")
-	}
+	privhost.RequireThat(t, err == nil, "man is not installed")
 	for _, name := range names {
 		c := exec.Command(man, "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", filepath.Join(dir, name))
 		c.Env = append(os.Environ(), "LC_ALL=C.UTF-8", "MANROFFSEQ=", "MANWIDTH=80")

@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
 const (
@@ -25,9 +27,8 @@ func newMarking(t testing.TB) *Store {
 	t.Helper()
 	s := newStore(t)
 	require.NoError(t, os.MkdirAll(s.dir, 0o755))
-	if err := unix.Lsetxattr(s.dir, "user.allocnet.test", nil, 0); isUnsupported(err) {
-		t.Skipf("the file system of %s has no extended attributes, so leases name no boot; set TMPDIR to one that has", s.dir)
-	}
+	err := unix.Lsetxattr(s.dir, "user.allocnet.test", nil, 0)
+	privhost.RequireThat(t, !isUnsupported(err), "the file system of %s has no extended attributes, so leases name no boot; set TMPDIR to one that has", s.dir)
 	return s
 }
 
