@@ -3,6 +3,7 @@ package integration
 import (
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -96,4 +97,74 @@ func TestAttach(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "eth1", interfaceOf(s, "back").Name)
 	h.TearDown(a)
+}
+
+// TestDefaultRouteStays: an allocation uses the default routes of its first network. Another
+// network with default routes of its own does not end the connections that the allocation has to
+// the outside, neither when it comes nor when it goes.
+func TestDefaultRouteStays(t *testing.T) {
+	for _, main := range []string{"bridge", "ptp"} {
+		t.Run(main, func(t *testing.T) {
+			h := newHost(t, configurator.EngineNative, func(c *configurator.Config) { c.Networks = []string{"front"} })
+			h.Network("front", testbed.Chain(main, testbed.Dual, "")...)
+			h.Network("routed", testbed.Chain("ptp", testbed.Families{V4: "10.98.0.0/24", V6: "fd00:98::/64"}, "")...)
+			second := testbed.Chain("bridge", testbed.Families{V4: "10.97.0.0/24", V6: "fd00:97::/64"}, "")
+			second[1]["bridge"] = "br-second"
+			h.Network("bridged", second...)
+			testbed.ServeStreams(t, h.Outside.Path())
+			a := h.Alloc("a")
+			h.SetUp(a)
+			open := map[string]func() error{}
+			for _, p := range []netip.Prefix{testhost.Outside4, testhost.Outside6} {
+				open[p.String()] = h.EchoFrom(a.Netns, testbed.HostPort(p, 80))
+			}
+			requireOpen := func() {
+				t.Helper()
+				for to, echo := range open {
+					require.NoError(t, echo(), to)
+				}
+				for _, p := range []netip.Prefix{testhost.Outside4, testhost.Outside6} {
+					h.EchoFrom(a.Netns, testbed.HostPort(p, 80))
+				}
+				requireDefaultRoutes(t, a.Netns, "eth0")
+				require.NoError(t, h.CheckOnly(h.Context(), a))
+			}
+			requireOpen()
+			for _, network := range []string{"routed", "bridged"} {
+				_, err := h.Attach(h.Context(), a.ID, network, configurator.AttachOptions{})
+				require.NoError(t, err)
+				requireOpen()
+			}
+			for _, name := range []string{"eth1", "eth2"} {
+				_, err := h.Detach(h.Context(), a.ID, name, "")
+				require.NoError(t, err)
+				requireOpen()
+			}
+			h.TearDown(a)
+
+			a.Networks = []string{"front", "bridged", "routed"}
+			h.SetUp(a)
+			open = nil
+			requireOpen()
+			h.TearDown(a)
+		})
+	}
+}
+
+// requireDefaultRoutes fails unless packets from a namespace to the outside leave over one link
+// only. The kernel uses the first of the routes that have the lowest priority number.
+func requireDefaultRoutes(t *testing.T, netns, name string) {
+	t.Helper()
+	testbed.Within(t, netns, func() error {
+		link, err := netlink.LinkByName(name)
+		require.NoError(t, err)
+		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+			routes, err := netlink.RouteListFiltered(family, &netlink.Route{}, netlink.RT_FILTER_DST)
+			require.NoError(t, err)
+			best := slices.MinFunc(routes, func(a, b netlink.Route) int { return a.Priority - b.Priority })
+			require.Equal(t, link.Attrs().Index, best.LinkIndex, "%v", routes)
+			require.Empty(t, best.MultiPath)
+		}
+		return nil
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -95,12 +96,19 @@ func (e *Engine) newChain(exec *sdk.Exec, r *engine.Request, i int) *chain {
 		engine: e, exec: exec, of: a.Network, network: e.network(a.Network), capabilities: r.Capabilities, index: i,
 		common: sdk.CmdArgs{
 			ContainerID: r.ID, Netns: r.Netns, IfName: r.IfName(i), Args: argsText(r.Args), Path: r.Path(), Binaries: a.Binaries,
+			Secondary: isSecondary(r, i),
 		},
 	}
 	if c.network.policed {
 		c.common.Link = &sdk.PendingLink{}
 	}
 	return c
+}
+
+// isSecondary reports whether attachment i comes after another network of the allocation.
+func isSecondary(r *engine.Request, i int) bool {
+	network := func(a engine.Attachment) bool { return !a.Loopback }
+	return slices.ContainsFunc(r.Others, network) || slices.ContainsFunc(r.Attachments[:i], network)
 }
 
 // argsText returns the value of CNI_ARGS.

@@ -182,7 +182,7 @@ func (a *addition) detach(ctx context.Context) error {
 }
 
 func (a *addition) configure(ctx context.Context) error {
-	return veth.Configure(ctx, a.sandbox, &a.veth, a.result, veth.Options{DAD: a.EnableDAD})
+	return veth.Configure(ctx, a.sandbox, &a.veth, a.result, veth.Options{DAD: a.EnableDAD, Behind: a.args.Secondary})
 }
 
 // bringUp brings up the container's end if there are no addresses.

@@ -156,7 +156,7 @@ func (a *addition) detach(ctx context.Context) error {
 }
 
 func (a *addition) configure(ctx context.Context) error {
-	return veth.Configure(ctx, a.sandbox, &a.veth, a.result, veth.Options{ViaGateway: true})
+	return veth.Configure(ctx, a.sandbox, &a.veth, a.result, veth.Options{ViaGateway: true, Behind: a.args.Secondary})
 }
 
 // addLinkLocal adds the link-local address to the host's end, and the link-local

@@ -31,6 +31,10 @@ type CmdArgs struct {
 	// there is none or if the configuration contains it. An ADD may change it
 	// and return it.
 	PrevResult *types100.Result
+	// Secondary is for an ADD of a container that the allocation has attached to another
+	// network before: where both have a route to the same destination, as the default
+	// routes, that of the earlier network stays in use.
+	Secondary bool
 	// Binaries are the types of the plugins that ADD ran as binaries; nil if
 	// that is not known. DEL runs these binaries in addition to the native
 	// plugins of the same types.

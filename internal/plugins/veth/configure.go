@@ -23,6 +23,9 @@ type Options struct {
 	// ViaGateway routes all traffic through the gateway, including that to the
 	// address's own network.
 	ViaGateway bool
+	// Behind keeps the routes of other interfaces in use: those of the result come after
+	// them.
+	Behind bool
 }
 
 // Configure brings up the container's end and adds the addresses and routes of
@@ -41,7 +44,7 @@ func Configure(ctx context.Context, s *rtnl.Sandbox, v *rtnl.Veth, r *types100.R
 		addAddress(&changes, index, ip, o)
 	}
 	if !v6 || !o.DAD {
-		addRoutes(&changes, index, r)
+		addRoutes(&changes, index, r, o)
 		return s.Apply(&changes)
 	}
 	if err := s.Apply(&changes); err != nil {
@@ -51,7 +54,7 @@ func Configure(ctx context.Context, s *rtnl.Sandbox, v *rtnl.Veth, r *types100.R
 		return err
 	}
 	var routes rtnl.Batch
-	addRoutes(&routes, index, r)
+	addRoutes(&routes, index, r, o)
 	return s.Apply(&routes)
 }
 
@@ -119,7 +122,7 @@ func HostPrefix(ip net.IP) *net.IPNet {
 
 // addRoutes adds the routes of a result. A route without a gateway gets the
 // first gateway of its family.
-func addRoutes(b *rtnl.Batch, index int, r *types100.Result) {
+func addRoutes(b *rtnl.Batch, index int, r *types100.Result, o Options) {
 	var v4, v6 net.IP
 	for _, ip := range r.IPs {
 		if ip.Gateway.To4() != nil && v4 == nil {
@@ -136,7 +139,9 @@ func addRoutes(b *rtnl.Batch, index int, r *types100.Result) {
 				gateway = v4
 			}
 		}
-		b.AddRoute(kernelRoute(route, index, gateway))
+		added := kernelRoute(route, index, gateway)
+		added.Behind = o.Behind
+		b.AddRoute(added)
 	}
 }
 

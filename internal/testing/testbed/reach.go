@@ -212,12 +212,18 @@ func TCPPort(value, to int) portmap.Port {
 	return portmap.Port{Value: value, To: to, Protocols: []string{"tcp"}}
 }
 
-// Echo opens a connection from outside to a server of ServeStreams. The result sends a byte
-// and awaits it.
+// Echo is EchoFrom outside.
 func (h *Host) Echo(to string) func() error {
 	h.T.Helper()
+	return h.EchoFrom(h.Outside.Path(), to)
+}
+
+// EchoFrom opens a connection from a namespace to a server of ServeStreams. The result sends a
+// byte and awaits it.
+func (h *Host) EchoFrom(netns, to string) func() error {
+	h.T.Helper()
 	var c net.Conn
-	Within(h.T, h.Outside.Path(), func() (err error) {
+	Within(h.T, netns, func() (err error) {
 		c, err = net.DialTimeout("tcp", to, Timeout)
 		return err
 	})
