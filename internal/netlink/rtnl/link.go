@@ -215,14 +215,22 @@ func (h *Host) RouteLoopback(name string) error {
 // EnsureLoopbackRouted is RouteLoopback, unless route_localnet is set already: a request
 // that changes nothing makes the kernel notify all its subsystems nevertheless.
 func (h *Host) EnsureLoopbackRouted(name string) error {
-	if strings.Contains(name, "/") {
-		return h.RouteLoopback(name)
-	}
-	value, err := readShort("/proc/sys/net/ipv4/conf/" + name + "/route_localnet") // not by an altname
-	if err == nil && bytes.Equal(bytes.TrimSpace(value), []byte("1")) {
+	if on, _ := LoopbackRouted(name); on {
 		return nil
 	}
 	return h.RouteLoopback(name)
+}
+
+// LoopbackRouted reports whether a link in the network namespace of the calling thread has
+// route_localnet. It is not known of a link that does not exist, or is named by an altname. It
+// uses the sysctl file because a request for the link takes time for the number of the peer's
+// namespace (see nsids).
+func LoopbackRouted(name string) (on, known bool) {
+	if strings.Contains(name, "/") {
+		return false, false
+	}
+	value, err := readShort("/proc/sys/net/ipv4/conf/" + name + "/route_localnet")
+	return bytes.Equal(bytes.TrimSpace(value), []byte("1")), err == nil
 }
 
 // State returns the index of a link of the host, and whether it is up. It is for many
@@ -240,8 +248,9 @@ func (h *Host) State(name string) (index int, up bool, err error) {
 	return index, flags&unix.IFF_UP != 0, nil
 }
 
-// IPV4_DEVCONF_ARP_NOTIFY and IPV4_DEVCONF_ROUTE_LOCALNET of linux/ip.h.
+// IPV4_DEVCONF_FORWARDING, _ARP_NOTIFY and _ROUTE_LOCALNET of linux/ip.h.
 const (
+	forwarding    = 1
 	arpNotify     = 22
 	routeLocalnet = 26
 )
@@ -253,12 +262,14 @@ func putInet(r *sock.Requests, sysctl uint16) {
 	r.End(spec)
 }
 
-// putInetConf appends the part of that attribute for IPv4.
-func putInetConf(r *sock.Requests, sysctl uint16) {
+// putInetConf appends the part of that attribute for IPv4, with several sysctls.
+func putInetConf(r *sock.Requests, sysctls ...uint16) {
 	const inetConf = 1 // IFLA_INET_CONF of linux/if_link.h
 	inet := r.Nest(unix.AF_INET)
 	conf := r.Nest(inetConf)
-	r.Uint32(sysctl, 1)
+	for _, sysctl := range sysctls {
+		r.Uint32(sysctl, 1)
+	}
 	r.End(conf)
 	r.End(inet)
 }

@@ -36,6 +36,9 @@ type Veth struct {
 	NoLinkLocal bool
 	// RouteLoopback sets route_localnet of the host's end: see Host.RouteLoopback.
 	RouteLoopback bool
+	// Forward makes the host forward IPv4 packets from its end, also if it does not do so
+	// for new links by default (net.ipv4.conf.default.forwarding).
+	Forward bool
 	// Group is the group of the host's end; 0 is the kernel's default.
 	Group uint32
 	// Down leaves the host's end down, for callers that have more to set.
@@ -168,10 +171,17 @@ func (v *Veth) describe(r *sock.Requests) {
 	putNamed(r, v.Name, 0)
 	r.String(unix.IFLA_IFALIAS, v.Alias)
 	noLinkLocal := v.NoLinkLocal && hasIPv6() && (v.MTU == 0 || v.MTU >= 1280)
-	if noLinkLocal || v.RouteLoopback {
+	var sysctls []uint16
+	if v.RouteLoopback {
+		sysctls = append(sysctls, routeLocalnet)
+	}
+	if v.Forward {
+		sysctls = append(sysctls, forwarding)
+	}
+	if noLinkLocal || len(sysctls) > 0 {
 		spec := r.Nest(unix.IFLA_AF_SPEC)
-		if v.RouteLoopback {
-			putInetConf(r, routeLocalnet)
+		if len(sysctls) > 0 {
+			putInetConf(r, sysctls...)
 		}
 		if noLinkLocal {
 			inet6 := r.Nest(unix.AF_INET6)

@@ -56,8 +56,8 @@ func (b *bridge) defaultRoute(r *types100.Result, gateway net.IP) {
 	r.Routes = append(r.Routes, &types.Route{Dst: all, GW: gateway})
 }
 
-// setGateways makes the bridge the gateway of the addresses' networks. It reports
-// whether an address was missing.
+// setGateways makes the bridge the gateway of the addresses' networks, for which the host
+// forwards packets. It reports whether something was missing.
 func (b *bridge) setGateways(ctx context.Context, host *sdk.Host, br *netlink.Bridge, r *types100.Result) (changed bool, err error) {
 	if !b.IsGateway {
 		return false, nil
@@ -77,7 +77,8 @@ func (b *bridge) setGateways(ctx context.Context, host *sdk.Host, br *netlink.Br
 	if changed = changed || added; err != nil {
 		return changed, err
 	}
-	return changed, veth.Forward(host.Cache, r)
+	enabled, err := veth.EnsureForwarding(host.Kernel, link.Attrs().Index, r)
+	return changed || enabled, err
 }
 
 // ensureLinkLocal adds the link-local address, as the kernel does it some time after the link

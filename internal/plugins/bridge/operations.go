@@ -74,8 +74,8 @@ func (b *bridge) checkBridge(c *sdk.CmdArgs, r *types100.Result) (*netlink.Bridg
 	return br, b.checkGateways(c, br, r)
 }
 
-// checkGateways returns an error if the bridge no longer has the gateways'
-// addresses.
+// checkGateways returns an error if the bridge no longer has the gateways' addresses, or
+// the host does not forward for them.
 func (b *bridge) checkGateways(c *sdk.CmdArgs, br *netlink.Bridge, r *types100.Result) error {
 	if !b.IsGateway {
 		return nil
@@ -98,7 +98,7 @@ func (b *bridge) checkGateways(c *sdk.CmdArgs, br *netlink.Bridge, r *types100.R
 	if b.Vlan == 0 && veth.HasIPv6(r) && !sdk.AddedByReference(c, b.Name, r) && !slices.ContainsFunc(addresses, isLocal) {
 		errs = append(errs, fmt.Errorf("interface %q has no link-local address", name))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, veth.CheckForwarding(c.Host.Kernel, index, name, r))...)
 }
 
 // checkPort looks for the host's end of the veth among the interfaces of the

@@ -103,9 +103,18 @@ func (p *portmap) Check(ctx context.Context, c *sdk.CmdArgs) error {
 	case byReference && err != nil:
 		return pub.checkReference(ctx, c, err)
 	case !byReference && pub.routesLoopback(): // the reference plugin adds no guard
-		return errors.Join(err, c.Host.Rules.CheckGuard(ctx, ruleset.IPv4))
+		return errors.Join(err, c.Host.Rules.CheckGuard(ctx, ruleset.IPv4), pub.checkLoopback())
 	}
 	return err
+}
+
+// checkLoopback returns an error if the interface that leads to the container no longer has
+// route_localnet: see routeLoopback.
+func (p *publication) checkLoopback() error {
+	if on, known := rtnl.LoopbackRouted(p.first); on || !known {
+		return nil // CHECK of the plugin that made the interface reports if it is missing
+	}
+	return fmt.Errorf("connections from 127.0.0.1 to the host ports fail: net.ipv4.conf.%s.route_localnet is 0", p.first)
 }
 
 // checkReference returns nil if the host ports are published as the reference

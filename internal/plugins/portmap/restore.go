@@ -3,7 +3,6 @@ package portmap
 import (
 	"context"
 
-	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
@@ -51,10 +50,9 @@ func (p *publication) loopback(c *sdk.CmdArgs) []sdk.Object {
 		return []sdk.Object{guard}
 	}
 	return []sdk.Object{guard, {Key: "route_localnet " + p.first, Restore: func(context.Context) (bool, error) {
-		err := c.Host.Kernel.EnsureLoopbackRouted(p.first)
-		if rtnl.IsNotFound(err) {
-			err = nil // CHECK of the plugin that made the interface reports it
+		if p.checkLoopback() == nil {
+			return false, nil
 		}
-		return false, err
+		return true, c.Host.Kernel.RouteLoopback(p.first)
 	}}}
 }

@@ -143,6 +143,7 @@ func (a *addition) attach(context.Context) error {
 	additions := a.args.Additions
 	a.veth.RouteLoopback = additions != nil && additions.RoutesLoopback && a.guardsSources() &&
 		slices.Contains(familiesOf(a.result), ruleset.IPv4)
+	a.veth.Forward = slices.Contains(familiesOf(a.result), ruleset.IPv4)
 	err := a.args.Host.Kernel.CreateVeth(&a.veth, a.sandbox)
 	if err == nil && a.veth.RouteLoopback {
 		additions.LoopbackRouted = a.veth.Name
@@ -243,7 +244,8 @@ func (p *ptp) checkHost(ctx context.Context, c *sdk.CmdArgs, r *types100.Result,
 			if err != nil {
 				return err
 			}
-			return errors.Join(checkReach(c.Host.Kernel, link.Attrs().Index, itf.Name, r), p.checkGuard(ctx, c, link, r))
+			host, index := c.Host.Kernel, link.Attrs().Index
+			return errors.Join(checkReach(host, index, itf.Name, r), veth.CheckForwarding(host, index, itf.Name, r), p.checkGuard(ctx, c, link, r))
 		}
 	}
 	return errors.New("prevResult has no interface of the host")

@@ -24,11 +24,13 @@ func (p *ptp) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 		return err
 	}
 	var hostErr error
-	if !sdk.AddedByReference(c, p.Name, r) {
+	if sdk.AddedByReference(c, p.Name, r) {
+		hostErr = p.restoreForwarding(c, r)
+	} else {
 		_, hostErr = p.restoreHost(c, r)
 		hostErr = errors.Join(hostErr, p.restoreGuard(ctx, c, r))
 	}
-	return errors.Join(p.ipam.Repair(ctx, c), hostErr, veth.Forward(c.Host.Cache, r), p.rules.Masquerade.Add(ctx, c, r))
+	return errors.Join(p.ipam.Repair(ctx, c), hostErr, p.rules.Masquerade.Add(ctx, c, r))
 }
 
 // Wanted implements sdk.Restorer.
@@ -38,11 +40,8 @@ func (p *ptp) Wanted(_ context.Context, c *sdk.CmdArgs) (*sdk.Wanted, error) {
 		return &sdk.Wanted{Individual: true}, err
 	}
 	w := &sdk.Wanted{Objects: []sdk.Object{{
-		Key: "veth " + c.Owner(p.Name).Veth(),
-		Restore: func(context.Context) (bool, error) {
-			changed, err := p.restoreHost(c, r)
-			return changed, errors.Join(err, veth.Forward(c.Host.Cache, r))
-		},
+		Key:     "veth " + c.Owner(p.Name).Veth(),
+		Restore: func(context.Context) (bool, error) { return p.restoreHost(c, r) },
 	}}}
 	if families := familiesOf(r); p.guardsSources() {
 		w.Objects = append(w.Objects, sdk.Object{
@@ -54,7 +53,7 @@ func (p *ptp) Wanted(_ context.Context, c *sdk.CmdArgs) (*sdk.Wanted, error) {
 	return w, nil
 }
 
-// restoreHost brings the host's end up, and restores its addresses and routes: see
+// restoreHost brings the host's end up, and restores its addresses, routes and forwarding: see
 // configureHost.
 func (p *ptp) restoreHost(c *sdk.CmdArgs, r *types100.Result) (changed bool, err error) {
 	host, name := c.Host.Kernel, c.Owner(p.Name).Veth()
@@ -84,10 +83,26 @@ func (p *ptp) restoreHost(c *sdk.CmdArgs, r *types100.Result) (changed bool, err
 		}
 		note(host.EnsureRoute(&rtnl.Route{Index: index, Dst: veth.HostPrefix(ip.Address.IP), Scope: unix.RT_SCOPE_HOST}))
 	}
+	note(veth.EnsureForwarding(host, index, r))
 	if err != nil {
 		return changed, fmt.Errorf("interface %q: %w", name, err)
 	}
 	return changed, nil
+}
+
+// restoreForwarding restores forwarding for an attachment of the reference plugin.
+func (p *ptp) restoreForwarding(c *sdk.CmdArgs, r *types100.Result) error {
+	for _, itf := range r.Interfaces {
+		if itf.Sandbox != "" {
+			continue
+		}
+		index, err := c.Host.Kernel.Index(itf.Name)
+		if err == nil {
+			_, err = veth.EnsureForwarding(c.Host.Kernel, index, r)
+		}
+		return err
+	}
+	return nil
 }
 
 // restoreLinkLocal restores what addLinkLocal has added.

@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
-	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
 // Options select how the container's end gets its addresses.
@@ -197,20 +196,4 @@ func awaitDAD(ctx context.Context, s *rtnl.Sandbox, index int) error {
 // over a link with a MAC (RFC 4291, appendix A).
 func LinkLocal(mac net.HardwareAddr) net.IP {
 	return net.IP{0xfe, 0x80, 0, 0, 0, 0, 0, 0, mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]}
-}
-
-// Forward enables forwarding on the host for the address families of a result.
-// The cache prevents repeated work.
-func Forward(cache *sdk.TTLCache, r *types100.Result) error {
-	for _, ip := range r.IPs {
-		v4 := ip.Address.IP.To4() != nil
-		key := "forward IPv6"
-		if v4 {
-			key = "forward IPv4"
-		}
-		if err := cache.Unless(key, func() error { return rtnl.EnableForwarding(v4, !v4) }); err != nil {
-			return err
-		}
-	}
-	return nil
 }
