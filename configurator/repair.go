@@ -16,8 +16,8 @@ import (
 )
 
 // Repair checks every allocation that is set up, and restores objects on the host that
-// another program has removed: rules, the address of a bridge, and leases whose address is
-// still free. Call it after "nft flush ruleset", a restart of firewalld or a
+// another program has removed or disabled: rules, the address of a bridge, forwarding, and leases
+// whose address is still free. Call it after "nft flush ruleset", a restart of firewalld or a
 // similar event. Repair does not change the interfaces, addresses and
 // connections of an allocation.
 //

@@ -23,11 +23,13 @@ var damageToSlots = map[string][]string{
 		"ip link del br-test", "ip link set br-test down", "ip link set VETH nomaster", "ip link set VETH down", "ip link del VETH",
 		"ip -6 route del fd00:99::/64", "ip route del 10.99.0.0/24",
 		"nft flush ruleset", "nft delete table ip allocnet", "nft flush set ip allocnet masqueraded", "nft flush set ip6 allocnet open",
+		"sysctl -qw net.ipv4.ip_forward=0", "sysctl -qw net.ipv6.conf.all.forwarding=0",
 		"iptables -F FORWARD", "printf '*filter\\n:FORWARD DROP\\nCOMMIT\\n' | iptables-restore",
 	},
 	"ptp": {
 		"ip address flush dev VETH", "ip -6 address flush dev VETH", "ip route flush dev VETH", "ip -6 route flush dev VETH",
 		"ip link set VETH down", "ip link del VETH", "nft flush ruleset", "nft delete table ip6 allocnet",
+		"sysctl -qw net.ipv4.ip_forward=0", "sysctl -qw net.ipv4.conf.VETH.forwarding=0",
 	},
 }
 

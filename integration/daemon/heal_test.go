@@ -186,6 +186,8 @@ func TestHeal(t *testing.T) {
 		{"the announced network", "ip route del unreachable 10.98.0.0/24 table 100"},
 		{"all announced routes", "ip route flush table 100"},
 		{"the address of ptp", "ip address flush dev VETH1"},
+		{"forwarding", "sysctl -qw net.ipv4.ip_forward=0"},
+		{"forwarding of a link", "sysctl -qw net.ipv4.conf.VETH1.forwarding=0"},
 		{"iptables-restore", `printf '*filter\n:FORWARD DROP\nCOMMIT\n' | iptables-restore`},
 	}} {
 		t.Run(group[0].name, func(t *testing.T) {

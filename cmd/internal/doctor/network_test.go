@@ -171,10 +171,10 @@ func TestForwarding(t *testing.T) {
 	r.setup("web")
 	r.healthy()
 	r.sh("sysctl -qw net.ipv4.ip_forward=0")
-	f := r.finds("forwarding-off", []string{"net/ipv4/ip_forward is 0"})
+	f := r.finds("forwarding-off", []string{"net/ipv4/ip_forward is 0"}, "drift")
 	r.repairs(f)
 	r.sh("sysctl -qw net/ipv4/conf/web0/forwarding=0")
-	r.finds("forwarding-off", []string{"net/ipv4/conf/web0/forwarding is 0"})
+	r.finds("forwarding-off", []string{"net/ipv4/conf/web0/forwarding is 0"}, "drift")
 	r.fixes("forwarding-off")
 }
 

@@ -78,7 +78,7 @@ func newMetrics(o Options, now func() time.Time) *metrics {
 // causes are the causes of repairs. They are exported before the first repair, as the
 // kinds of leftovers are, because Prometheus sees no increase in a series that begins
 // with 1.
-var causes = []string{"rules", "firewall", "link", "address", "route", "veth", "lost", "drift"}
+var causes = []string{"rules", "firewall", "link", "address", "route", "forwarding", "veth", "lost", "drift"}
 
 func counter(name, help string) prometheus.Counter {
 	return prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help})

@@ -20,6 +20,9 @@ type links struct {
 	// is deleted, the kernel first removes all that belongs to it. So they matter only
 	// if the link still exists afterwards.
 	suspects map[int]Kind
+	// allOff is set if IPv4 forwarding was disabled for all links. The kernel then notifies
+	// of each link as well.
+	allOff bool
 }
 
 // maxSuspects bounds the links that are looked up. If there are more, everything is
@@ -27,7 +30,7 @@ type links struct {
 const maxSuspects = 1024
 
 // linkFilter keeps, in the kernel, deletions of links, of addresses and of unicast
-// and unreachable routes, and links that were brought down.
+// and unreachable routes, links that were brought down, and forwarding that was disabled.
 func linkFilter() []unix.SockFilter {
 	const (
 		load8  = unix.BPF_LD | unix.BPF_B | unix.BPF_ABS
@@ -41,7 +44,11 @@ func linkFilter() []unix.SockFilter {
 		flagsAt     = unix.SizeofNlMsghdr + 8 // in struct ifinfomsg
 		changeAt    = flagsAt + 4             // the flags that have changed
 		routeTypeAt = unix.SizeofNlMsghdr + 7 // in struct rtmsg
-		all         = ^uint32(0)
+		// A message that a sysctl has changed has a second attribute, which is that sysctl. One
+		// that a link was made has more.
+		sysctlAt     = unix.SizeofNlMsghdr + forwardingAt
+		sysctlLength = sysctlAt + 8
+		all          = ^uint32(0)
 	)
 	lowest := uint32(0) // the byte with IFF_UP of a number of 32 bits
 	if network(1) == 1 {
@@ -52,7 +59,7 @@ func linkFilter() []unix.SockFilter {
 		1:  {Code: equal, K: network(unix.RTM_DELLINK), Jt: 12},
 		2:  {Code: equal, K: network(unix.RTM_DELADDR), Jt: 11},
 		3:  {Code: equal, K: network(unix.RTM_DELROUTE), Jt: 7},
-		4:  {Code: equal, K: network(unix.RTM_NEWLINK), Jf: 10},
+		4:  {Code: equal, K: network(unix.RTM_NEWLINK), Jf: 11},
 		5:  {Code: load8, K: flagsAt + lowest},
 		6:  {Code: isSet, K: unix.IFF_UP, Jt: 8},
 		7:  {Code: load32, K: changeAt},
@@ -64,14 +71,37 @@ func linkFilter() []unix.SockFilter {
 		13: {Code: equal, K: unix.RTN_UNREACHABLE, Jf: 1},
 		14: {Code: give, K: all},
 		15: {Code: give, K: 0},
+		16: {Code: equal, K: network(unix.RTM_NEWNETCONF), Jf: 7},
+		17: {Code: load32, K: 0},
+		18: {Code: equal, K: network32(sysctlLength), Jf: 5},
+		19: {Code: load16, K: sysctlAt + 2},
+		20: {Code: equal, K: network(netconfForwarding), Jf: 3},
+		21: {Code: load32, K: sysctlAt + 4},
+		22: {Code: equal, K: 0, Jf: 1},
+		23: {Code: give, K: all},
+		24: {Code: give, K: 0},
 	}
 }
+
+const (
+	netconfForwarding = 2 // NETCONFA_FORWARDING of linux/netconf.h
+	// indexAt and forwardingAt are the places of the attributes in a message about a sysctl.
+	indexAt      = 4
+	forwardingAt = 12
+)
 
 // network returns a number of 16 bits as a filter loads it.
 func network(n uint16) uint32 {
 	var b [2]byte
 	binary.NativeEndian.PutUint16(b[:], n)
 	return uint32(binary.BigEndian.Uint16(b[:]))
+}
+
+// network32 is like network, for 32 bits.
+func network32(n uint32) uint32 {
+	var b [4]byte
+	binary.NativeEndian.PutUint32(b[:], n)
+	return binary.BigEndian.Uint32(b[:])
 }
 
 func (l *links) notified(n *sock.Notification) {
@@ -92,10 +122,26 @@ func (l *links) notified(n *sock.Notification) {
 			return
 		}
 		l.deleted(readLink(n.Payload))
+	case unix.RTM_NEWNETCONF:
+		l.forwardingOff(index, n.Payload[0] == unix.AF_INET)
 	case unix.RTM_DELADDR:
 		l.suspect(index, Address)
 	case unix.RTM_DELROUTE:
 		l.suspect(index, Route)
+	}
+}
+
+// forwardingOff reads that forwarding was disabled for a link, or for all. Of IPv6 only the
+// sysctl of all links matters.
+func (l *links) forwardingOff(index int, v4 bool) {
+	switch {
+	case index == allLinks && v4:
+		l.allOff = true
+		l.changes.add(Change{Kind: Forwarding, Object: "net.ipv4.ip_forward=0"})
+	case index == allLinks:
+		l.changes.add(Change{Kind: Forwarding, Object: "net.ipv6.conf.all.forwarding=0"})
+	case index > 0 && v4 && !l.allOff:
+		l.suspect(index, Forwarding)
 	}
 }
 
@@ -114,9 +160,18 @@ func isAnnouncedNetwork(payload []byte) bool {
 	return announce.Validate(table, payload[5]) == nil
 }
 
-// linkOf returns the index of the link that a notification is about. It returns false if there
-// is none.
+// allLinks is the index of a change that concerns all links: NETCONFA_IFINDEX_ALL.
+const allLinks = -1
+
+// linkOf returns the index of the link that a notification is about, or allLinks. It returns
+// false if there is none.
 func linkOf(n *sock.Notification) (index int, ok bool) {
+	if n.Kind == unix.RTM_NEWNETCONF {
+		if len(n.Payload) < forwardingAt {
+			return 0, false
+		}
+		return int(int32(binary.NativeEndian.Uint32(n.Payload[indexAt+unix.SizeofNlAttr:]))), true
+	}
 	if n.Kind != unix.RTM_DELROUTE { // a link or an address
 		if len(n.Payload) < 8 {
 			return 0, false
@@ -160,6 +215,7 @@ func (l *links) settled() {
 		}
 	}
 	clear(l.suspects)
+	l.allOff = false
 }
 
 // act describes a change of a link.
@@ -169,6 +225,8 @@ func (k Kind) act() string {
 		return "removal of an address from link"
 	case Route:
 		return "removal of a route over link"
+	case Forwarding:
+		return "no forwarding from link"
 	}
 	return "change of link"
 }

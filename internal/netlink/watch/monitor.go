@@ -90,8 +90,12 @@ func (m *Monitor) read() {
 }
 
 func (m *Monitor) linkNotified(n *sock.Notification) {
-	if index, ok := linkOf(n); ok {
-		m.now++
-		m.link[index] = m.now
+	index, ok := linkOf(n)
+	if !ok {
+		return
+	}
+	m.now++
+	if m.link[index] = m.now; index == allLinks {
+		m.all = m.now
 	}
 }

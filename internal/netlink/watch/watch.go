@@ -157,6 +157,7 @@ func (w *Watcher) links() *source {
 func linksOptions(buffer int) sock.ListenOptions {
 	return sock.ListenOptions{
 		Protocol: unix.NETLINK_ROUTE, Buffer: buffer, Filter: linkFilter(),
-		Groups: []int{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE},
+		Groups: []int{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE,
+			unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF},
 	}
 }

@@ -167,6 +167,10 @@ func TestChanges(t *testing.T) {
 			Change{Kind: Route, Object: "removal of an unreachable route"}},
 		"a route in a table": {"ip route add 10.5.0.2/32 dev brt table 100 proto 91", "ip route flush table 100",
 			Change{Kind: Route, Object: `removal of a route over link "brt"`}},
+		"forwarding":         {"sysctl -qw net.ipv4.ip_forward=1", "sysctl -qw net.ipv4.ip_forward=0", Change{Kind: Forwarding, Object: "net.ipv4.ip_forward=0"}},
+		"forwarding of IPv6": {"sysctl -qw net.ipv6.conf.all.forwarding=1", "sysctl -qw net.ipv6.conf.all.forwarding=0", Change{Kind: Forwarding, Object: "net.ipv6.conf.all.forwarding=0"}},
+		"forwarding of a link": {"sysctl -qw net.ipv4.ip_forward=1", "sysctl -qw net.ipv4.conf.brt.forwarding=0",
+			Change{Kind: Forwarding, Object: `no forwarding from link "brt"`}},
 		"a veth": {"", "ip link del veth1", Change{Kind: Veth, Object: `deletion of link "veth1"`,
 			Owners: []names.Owner{{Network: "net", ID: "a", IfName: "eth0"}}}},
 	} {
@@ -222,6 +226,9 @@ func TestOwnChangesDoNotCount(t *testing.T) {
 		"ip link add d1 type veth peer name d2; ip address add 10.6.0.1/24 dev d1; ip link set d1 up; ip link set d2 up; ip route del 10.6.0.0/24; ip link del d1",
 		"ip link add br9 type bridge; ip link set br9 up; ip address add 10.7.0.1/24 dev br9; ip route add 10.8.0.0/24 dev br9",
 		"ip route add unreachable 10.9.0.0/16; ip route del unreachable 10.9.0.0/16; ip route add unreachable 10.9.0.0/16 table 100 proto bird; ip route del unreachable 10.9.0.0/16 table 100")
+	do(t, "sysctl -qw net.ipv4.conf.lo.forwarding=1", "sysctl -qw net.ipv4.conf.lo.forwarding=0", // no link of an allocation
+		"sysctl -qw net.ipv6.conf.br9.forwarding=1", "sysctl -qw net.ipv6.conf.br9.forwarding=0", // has no effect
+		"sysctl -qw net.ipv4.conf.br9.forwarding=1", "sysctl -qw net.ipv4.conf.br9.rp_filter=0")
 	index, err := kernel.Index("br9")
 	require.NoError(t, err)
 	for _, link := range []int{index, 0} {

@@ -155,8 +155,8 @@ func (b *bridge) Bind(ctx context.Context, c *sdk.CmdArgs) error {
 	return err
 }
 
-// isConnected reports whether the port of a container is up, attached and guarded, and the bridge
-// has the routes to the container.
+// isConnected reports whether the port of a container is up, attached and guarded, the bridge
+// has the routes to the container, and the host forwards its packets.
 func (b *bridge) isConnected(c *sdk.CmdArgs, r *types100.Result) (bool, error) {
 	host := c.Host.Kernel
 	port, err := host.Port(c.Owner(b.Name).Veth())
@@ -172,7 +172,7 @@ func (b *bridge) isConnected(c *sdk.CmdArgs, r *types100.Result) (bool, error) {
 			return false, nil
 		}
 	}
-	return true, nil
+	return veth.CheckForwarding(host, port.Master, b.Bridge, r) == nil, nil
 }
 
 // Disconnect implements sdk.Disconnecter. A VLAN's tags and the MAC check stay until DEL.

@@ -291,6 +291,8 @@ func (p *ptp) Bind(ctx context.Context, c *sdk.CmdArgs) error {
 		index, isUp, stateErr := c.Host.Kernel.State(name)
 		if err = stateErr; err == nil && (!isUp || checkReach(c.Host.Kernel, index, name, r) != nil) {
 			_, err = p.restoreHost(c, r)
+		} else if err == nil {
+			_, err = veth.EnsureForwarding(c.Host.Kernel, index, r)
 		}
 		if p.guardsSources() {
 			err = errors.Join(err, c.Host.Guard(ctx, familiesOf(r)...))
