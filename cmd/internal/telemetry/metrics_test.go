@@ -155,6 +155,7 @@ func TestHeals(t *testing.T) {
 	require.Equal(t, []string{
 		"heal_backoffs_total 1", `heal_comparisons_total{cause="link"} 1`, `heal_comparisons_total{cause="rules"} 1`,
 		`heal_repairs_total{cause="address"} 0`, `heal_repairs_total{cause="drift"} 0`, `heal_repairs_total{cause="firewall"} 0`,
+		`heal_repairs_total{cause="forwarding"} 0`,
 		`heal_repairs_total{cause="link"} 0`, `heal_repairs_total{cause="lost"} 0`, `heal_repairs_total{cause="route"} 0`,
 		`heal_repairs_total{cause="rules"} 2`, `heal_repairs_total{cause="veth"} 0`, "heal_restored_allocations_total 5",
 	}, r.series(t, "heal_"))
