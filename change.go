@@ -14,8 +14,8 @@ type Change struct {
 	// any.
 	Revision string `json:"revision,omitempty"`
 	// Unpublish are host ports that are published no longer. To and Label have no meaning,
-	// an empty HostIP stands for every HostIP, and Protocols for TCP and UDP as in Publish: SCTP
-	// has to be named. Unpublishing a port that is not published is allowed.
+	// an empty HostIP stands for every HostIP, and empty Protocols for every protocol.
+	// Unpublishing a port that is not published is allowed.
 	Unpublish []portmap.Port `json:"unpublish,omitempty"`
 	// Publish are host ports that are published, in the same transaction. A host port that
 	// the allocation has published to another port or on another address must be in

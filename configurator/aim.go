@@ -14,7 +14,8 @@ import (
 
 // This file computes what an update aims at. Nothing in it changes anything.
 
-// aimOf returns what an allocation has after a change.
+// aimOf returns what an allocation has after a change. It is about all that the change names,
+// also if the record has that already, because another program may have removed it.
 func (c *Configurator) aimOf(p *plan, change Change) (*record.Aim, error) {
 	r := p.Record
 	ports, err := c.portsAfter(r, change)
@@ -22,9 +23,11 @@ func (c *Configurator) aimOf(p *plan, change Change) (*record.Aim, error) {
 		return nil, err
 	}
 	aim := publication(ports)
-	if aim.KeepsPorts = slices.Equal(ports, r.Ports); aim.KeepsPorts {
+	samePorts := slices.Equal(ports, r.Ports)
+	if samePorts {
 		aim.Requested, aim.Ports = r.RequestedPorts, r.Ports
 	}
+	aim.KeepsPorts = len(change.Publish)+len(change.Unpublish) == 0
 	if aim.Policy = r.Policy; change.Policy != nil {
 		aim.Policy = policyOrNil(change.Policy)
 		if err := change.Policy.Validate(); err != nil {
@@ -37,8 +40,14 @@ func (c *Configurator) aimOf(p *plan, change Change) (*record.Aim, error) {
 	if aim.Labels, err = names.ChangeLabels(r.Labels, change.Labels); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidAllocation, err)
 	}
-	aim.Enforce = !p.hasLabelsAndPolicy(aim) && p.declares(policyplugin.Capability)
-	aim.Bandwidth, err = limitsAfter(r, change)
+	aim.Enforce = (change.Policy != nil || len(change.Labels) > 0) && p.declares(policyplugin.Capability)
+	before, err := limitsOf(r)
+	if err == nil && change.Bandwidth != nil {
+		after := *change.Bandwidth // the caller may change its own
+		aim.Bandwidth = &after
+	}
+	sameLimits := aim.Bandwidth == nil || *aim.Bandwidth == before
+	aim.KeepsRevision = samePorts && sameLimits && p.hasLabelsAndPolicy(aim)
 	return aim, err
 }
 
@@ -49,7 +58,7 @@ func (p *plan) hasLabelsAndPolicy(aim *record.Aim) bool {
 
 // portsAfter returns the host ports of an allocation after a change.
 func (c *Configurator) portsAfter(r *record.Record, change Change) ([]portmap.Mapping, error) {
-	gone, err := portmap.Mappings(change.Unpublish, portmap.Options{IgnoreHostIP: c.cfg.IgnorePortMappingHostIP})
+	gone, err := portmap.Mappings(ofEveryProtocol(change.Unpublish), portmap.Options{IgnoreHostIP: c.cfg.IgnorePortMappingHostIP})
 	if err != nil {
 		return nil, fmt.Errorf("%w: unpublish: %w", ErrInvalidAllocation, err)
 	}
@@ -75,6 +84,17 @@ func (c *Configurator) portsAfter(r *record.Record, change Change) ([]portmap.Ma
 	return ports, nil
 }
 
+// ofEveryProtocol returns ports in which no protocol stands for all.
+func ofEveryProtocol(ports []portmap.Port) []portmap.Port {
+	ports = slices.Clone(ports)
+	for i := range ports {
+		if len(ports[i].Protocols) == 0 {
+			ports[i].Protocols = []string{"tcp", "udp", "sctp"}
+		}
+	}
+	return ports
+}
+
 func unlabelled(m portmap.Mapping) portmap.Mapping {
 	m.Label = ""
 	return m
@@ -93,7 +113,7 @@ func publication(ports []portmap.Mapping) *record.Aim {
 
 // aimBefore returns the aim that reverses another one.
 func (p *plan) aimBefore(target *record.Aim) (*record.Aim, error) {
-	before := &record.Aim{Undoes: true, Requested: p.RequestedPorts, Ports: p.Ports, Labels: p.Labels, Policy: p.Policy, Enforce: target.Enforce, KeepsPorts: target.KeepsPorts}
+	before := &record.Aim{KeepsRevision: true, Requested: p.RequestedPorts, Ports: p.Ports, Labels: p.Labels, Policy: p.Policy, Enforce: target.Enforce, KeepsPorts: target.KeepsPorts}
 	if target.Bandwidth == nil {
 		return before, nil
 	}
@@ -140,7 +160,7 @@ func (p *plan) after(aim *record.Aim) (*plan, error) {
 	done := *p.Record
 	done.Ports, done.RequestedPorts, done.Update = aim.Ports, aim.Requested, nil
 	setLabelsAndPolicy(&done, aim)
-	if !aim.Undoes {
+	if !aim.KeepsRevision {
 		done.Revision++
 	}
 	if !aim.KeepsPorts {

@@ -27,19 +27,6 @@ func limitsOf(r *record.Record) (limits Bandwidth, err error) {
 	return limits, nil
 }
 
-// limitsAfter returns the limits of an allocation after a change; nil if they stay.
-func limitsAfter(r *record.Record, change Change) (*Bandwidth, error) {
-	if change.Bandwidth == nil {
-		return nil, nil
-	}
-	before, err := limitsOf(r)
-	if err != nil || before == *change.Bandwidth {
-		return nil, err
-	}
-	after := *change.Bandwidth // the caller may change its own
-	return &after, nil
-}
-
 // withLimits returns capability arguments with other limits.
 func withLimits(capabilities map[string]json.RawMessage, limits Bandwidth) (map[string]json.RawMessage, error) {
 	all := maps.Clone(capabilities)

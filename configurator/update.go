@@ -34,9 +34,10 @@ import (
 // The policy of the change replaces that of the allocation, in one step: a packet meets either of
 // them. Tracked connections that the policy or the labels deny from then on end.
 //
-// Update compares the Change with the record. What the record has already is not made again in the
-// kernel. After another program has removed rules, call Repair; after it has removed limits, call
-// Setup with the request that the allocation has, which sets it up again.
+// Update makes sure that the kernel has what the Change names, also if the record has it already:
+// another program may have removed it. The Revision stays if the record has all of it. If the
+// network cannot be changed (ErrCannotUpdate), such a Change runs CHECK instead, and Update returns
+// the errors of Check.
 //
 // A later Setup of the ID must request the ports, labels, bandwidth and policy that the
 // allocation has then, else it returns ErrDifferent.
@@ -81,7 +82,7 @@ func (c *Configurator) update(ctx context.Context, id string, change Change) (*S
 			return nil, err
 		case target.Enforce || !target.KeepsPorts || target.Bandwidth != nil:
 			return c.changeTo(ctx, p, target)
-		case !p.hasLabelsAndPolicy(target):
+		case !target.KeepsRevision:
 			return c.recordLabelsAndPolicy(ctx, p, target)
 		}
 		return statusOf(p.Record)
@@ -171,14 +172,13 @@ func (c *Configurator) changeTo(ctx context.Context, p *plan, target *record.Aim
 	if err != nil {
 		return nil, err
 	}
-	if err := p.requireNative(); err != nil {
-		return nil, fmt.Errorf("update allocation %q: %w", p.ID, err)
-	}
 	intent, err := p.updating(target)
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(validateBounds(intent.Record), c.canPublish(ctx, intent), c.canLimit(ctx, intent)); err != nil {
+	if err := c.canUpdate(ctx, intent); errors.Is(err, ErrCannotUpdate) && target.KeepsRevision {
+		return c.checkedStatus(ctx, p)
+	} else if err != nil {
 		return nil, err
 	}
 	listeners := c.searchListeners(&record.Record{Ports: added(before.Ports, target.Ports)})
@@ -197,6 +197,22 @@ func (c *Configurator) changeTo(ctx context.Context, p *plan, target *record.Aim
 		status.Warnings = c.warnings(listeners, done, status)
 	}
 	return status, err
+}
+
+// canUpdate returns an error if the recorded update of a plan cannot be carried out.
+func (c *Configurator) canUpdate(ctx context.Context, p *plan) error {
+	if err := p.requireNative(); err != nil {
+		return fmt.Errorf("update allocation %q: %w", p.ID, err)
+	}
+	return errors.Join(validateBounds(p.Record), c.canPublish(ctx, p), c.canLimit(ctx, p))
+}
+
+// checkedStatus returns the Status of an allocation for which CHECK succeeds.
+func (c *Configurator) checkedStatus(ctx context.Context, p *plan) (*Status, error) {
+	if err := c.checkRecord(ctx, p); err != nil {
+		return nil, err
+	}
+	return statusOf(p.Record)
 }
 
 // canPublish returns an *UnservedError or ErrCannotUpdate if the host ports at which the update

@@ -41,7 +41,8 @@ func newUnpublish(a *app) *cobra.Command {
 		Use:   "unpublish ID PORT...",
 		Short: "End the publishing of host ports of an allocation while it runs",
 		Long: `End the publishing of host ports of an allocation that is set up, and the
-connections to them. A PORT is [hostIP:]hostPort[-endPort][/protocol[+protocol...]].
+connections to them. A PORT is [hostIP:]hostPort[-endPort][/protocol[+protocol...]];
+without a host IP, it ends on every address, and without a protocol, for every one.
 ` + changeNotes,
 		Example:           `  allocnet unpublish web 8443/tcp`,
 		Annotations:       map[string]string{namedBy: "publish"},

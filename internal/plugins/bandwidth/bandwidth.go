@@ -3,6 +3,7 @@ package bandwidth
 import (
 	"context"
 	"fmt"
+	"net"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/vishvananda/netlink"
@@ -33,7 +34,8 @@ type addition struct {
 	owner   names.Owner
 	veth    netlink.Link // the host's end of the veth
 	ifbName string
-	ifb     netlink.Link // nil as long as there is none
+	ifbMAC  net.HardwareAddr // nil lets the kernel choose it
+	ifb     netlink.Link     // nil as long as there is none
 }
 
 // Add implements sdk.Plugin. It adds the ifb to the interfaces of prevResult.
@@ -108,7 +110,7 @@ func (a *addition) discipline(act string, qdisc func() netlink.Qdisc) sdk.Step {
 }
 
 func (a *addition) createIfb(context.Context) error {
-	return a.host.LinkAdd(newIfb(a.ifbName, a.veth.Attrs().MTU))
+	return a.host.LinkAdd(newIfb(a.ifbName, a.ifbMAC, a.veth.Attrs().MTU))
 }
 
 func (a *addition) deleteIfb(ctx context.Context) error {

@@ -68,7 +68,7 @@ func newTestHost(t *testing.T) *testHost {
 // requireShaping skips the test on a kernel that lacks what the plugin needs.
 func requireShaping(h *testHost) {
 	h.Helper()
-	probe := newIfb("probe", 1500)
+	probe := newIfb("probe", nil, 1500)
 	err := netlink.LinkAdd(probe)
 	if err == nil {
 		err = netlink.QdiscAdd((&bucket{rate: 1000, burst: 1e6, limit: 3000}).qdisc(probe.Index))

@@ -14,8 +14,8 @@ func ifbName(network, container string) string { return names.Ifb(network, conta
 
 // newIfb returns an ifb to which a host's end redirects. Its only queue is the
 // bucket's.
-func newIfb(name string, mtu int) *netlink.Ifb {
-	return &netlink.Ifb{LinkAttrs: netlink.LinkAttrs{Name: name, MTU: mtu, Flags: net.FlagUp}}
+func newIfb(name string, mac net.HardwareAddr, mtu int) *netlink.Ifb {
+	return &netlink.Ifb{LinkAttrs: netlink.LinkAttrs{Name: name, HardwareAddr: mac, MTU: mtu, Flags: net.FlagUp}}
 }
 
 // ingressHandle is ffff:, the only handle that the kernel accepts for the

@@ -34,7 +34,7 @@ func TestAddNamesTheOwner(t *testing.T) {
 // already.
 func TestFailedAddLeavesNothing(t *testing.T) {
 	for name, obstruct := range map[string]func(*testHost) error{
-		"ifb": func(h *testHost) error { return netlink.LinkAdd(newIfb(ifbName(testNetwork, testContainer), 1500)) },
+		"ifb": func(h *testHost) error { return netlink.LinkAdd(newIfb(ifbName(testNetwork, testContainer), nil, 1500)) },
 		"ingress discipline": func(h *testHost) error {
 			return netlink.QdiscAdd(newIngress(h.veth.Attrs().Index))
 		},
@@ -188,7 +188,7 @@ func TestGC(t *testing.T) {
 		"bwp-dead2": alias(testNetwork, "dead2"), "bwp-other": alias("other", "dead1"),
 		"bwp-theirs": "", "ifb-dead": alias(testNetwork, "dead1"),
 	} {
-		ifb := newIfb(name, 1500)
+		ifb := newIfb(name, nil, 1500)
 		require.NoError(t, netlink.LinkAdd(ifb))
 		if owner != "" {
 			require.NoError(t, netlink.LinkSetAlias(ifb, owner))

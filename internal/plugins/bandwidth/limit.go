@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -43,22 +44,46 @@ func (b *bandwidth) limited(c *sdk.CmdArgs) (*addition, *types100.Result, error)
 		return nil, nil, err
 	}
 	a := &addition{host: c.Host.Kernel, owner: c.Owner(b.Name), veth: veth, ifbName: ifbName(b.Name, c.ContainerID)}
+	a.ifbMAC = macOf(result, a.ifbName)
 	return a, result, a.findIfb()
+}
+
+// macOf returns the MAC of a link of the host in a result; nil if it has none.
+func macOf(result *types100.Result, name string) net.HardwareAddr {
+	i := slices.IndexFunc(result.Interfaces, func(i *types100.Interface) bool { return i.Name == name && i.Sandbox == "" })
+	if i < 0 {
+		return nil
+	}
+	mac, err := net.ParseMAC(result.Interfaces[i].Mac)
+	if err != nil {
+		return nil
+	}
+	return mac
 }
 
 // Limit implements sdk.Limiter. Token buckets are changed where they are, so packets that
 // wait in them stay.
 func (b *bandwidth) Limit(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, error) {
-	ingress, egress, err := b.limit.buckets()
+	a, result, err := b.setLimits(ctx, c)
 	if err != nil {
 		return nil, err
+	}
+	setInterface(result, a.ifbName, a.ifb)
+	return result, nil
+}
+
+// setLimits is Limit without a change of the result.
+func (b *bandwidth) setLimits(ctx context.Context, c *sdk.CmdArgs) (*addition, *types100.Result, error) {
+	ingress, egress, err := b.limit.buckets()
+	if err != nil {
+		return nil, nil, err
 	}
 	a, result, err := b.limited(c)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := a.setBucket(a.veth, ingress); err != nil {
-		return nil, fmt.Errorf("limit what the container receives on veth %q: %w", a.veth.Attrs().Name, err)
+		return nil, nil, fmt.Errorf("limit what the container receives on veth %q: %w", a.veth.Attrs().Name, err)
 	}
 	if egress == nil {
 		err = a.removeEgress(ctx)
@@ -66,10 +91,9 @@ func (b *bandwidth) Limit(ctx context.Context, c *sdk.CmdArgs) (*types100.Result
 		err = a.setEgress(ctx, egress)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("limit what the container sends on veth %q: %w", a.veth.Attrs().Name, err)
+		return nil, nil, fmt.Errorf("limit what the container sends on veth %q: %w", a.veth.Attrs().Name, err)
 	}
-	setInterface(result, a.ifbName, a.ifb)
-	return result, nil
+	return a, result, nil
 }
 
 // findIfb finds the ifb of the attachment, if there is one. The error tells that another

@@ -127,19 +127,19 @@ type Aim struct {
 	Ports     []portmap.Mapping `json:"ports"`
 	Labels    map[string]string `json:"labels,omitempty"`
 	Policy    *policy.Policy    `json:"policy,omitempty"`
-	// Enforce reports that the policy or the labels change in networks that enforce policies.
-	// Until the update is recorded as done, the kernel has those from before or these.
+	// Enforce reports that the update is about the policy or the labels in networks that
+	// enforce policies. Until the update is recorded as done, the kernel has those from before or these.
 	Enforce bool `json:"enforce,omitempty"`
-	// KeepsPorts reports that the host ports do not change.
+	// KeepsPorts reports that the update is not about host ports.
 	KeepsPorts bool `json:"keepsPorts,omitempty"`
-	// Bandwidth are the limits; nil if they do not change, and without a value if there are
+	// Bandwidth are the limits; nil if the update is not about them, and without a value if there are
 	// none afterwards. Until the update is recorded as done, the kernel may have those from
 	// before, these, or a part of either; the capability bandwidth and the results are those
 	// from before.
 	Bandwidth *allocnet.Bandwidth `json:"bandwidth,omitempty"`
-	// Undoes reports that the aim is what the allocation had before an update that failed, so
-	// that it keeps its revision.
-	Undoes bool `json:"undoes,omitempty"`
+	// KeepsRevision reports that the aim is what the allocation has according to its record,
+	// also if that was so before an update that failed.
+	KeepsRevision bool `json:"undoes,omitempty"`
 }
 
 // SameNetns reports whether two records have the same network namespace. It
