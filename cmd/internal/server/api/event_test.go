@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -132,6 +133,39 @@ func TestStreamThatIsNotReadEnds(t *testing.T) {
 	socket, _ := apitest.Serve(t, api.Options{Events: events, Limits: api.Limits{WriteTimeout: 50 * time.Millisecond}})
 	dial(t, socket, request("GET", "/v1/events", ""))
 	receive(t, ended)
+}
+
+// TestShutdownDespiteAStreamThatIsNotRead: a client that does not read its stream does not delay the
+// shutdown for as long as a write may take.
+func TestShutdownDespiteAStreamThatIsNotRead(t *testing.T) {
+	var written atomic.Int64
+	events := func(ctx context.Context, last uint64) <-chan wire.Event {
+		counted := make(chan wire.Event)
+		go func() {
+			defer close(counted)
+			for e := range flood(ctx, last) {
+				select {
+				case counted <- e:
+					written.Add(1)
+				case <-ctx.Done():
+					return
+				}
+			}
+		}()
+		return counted
+	}
+	socket, server := apitest.Serve(t, api.Options{Events: events, Limits: api.Limits{WriteTimeout: time.Hour}})
+	dial(t, socket, request("GET", "/v1/events", ""))
+	before := int64(0)
+	require.Eventually(t, func() bool { // the buffers of the socket are full
+		n := written.Load()
+		full := n > 0 && n == before
+		before = n
+		return full
+	}, soon, 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	require.NoError(t, server.Shutdown(ctx))
 }
 
 func TestClientFollowsEvents(t *testing.T) {

@@ -28,7 +28,26 @@ func (a *API) events(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
+	ended := make(chan struct{})
+	defer close(ended)
+	go a.hurry(w, ended)
 	a.unsent(r, a.stream(w, r, last))
+}
+
+// lastWrite is the time for the last write of a stream when the server shuts down. A client that
+// does not read delays the shutdown for that long.
+const lastWrite = 500 * time.Millisecond
+
+// hurry moves the write deadline of a stream when the server shuts down, unless the stream has
+// ended.
+func (a *API) hurry(w http.ResponseWriter, ended <-chan struct{}) {
+	select {
+	case <-ended:
+	case <-a.stopped:
+		if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(lastWrite)); err != nil {
+			a.logger.Debug("the write deadline of a stream was not set", "error", err)
+		}
+	}
 }
 
 // lastEvent returns the ID after which events are requested, 0 for none.
@@ -89,10 +108,15 @@ func (a *API) pushEvent(w http.ResponseWriter, e wire.Event) error {
 	return a.push(w, b.Bytes())
 }
 
-// push writes a part of a stream and flushes it.
+// push writes a part of a stream and flushes it, unless the server shuts down.
 func (a *API) push(w http.ResponseWriter, data []byte) error {
 	if err := a.extend(w); err != nil {
 		return err
+	}
+	select {
+	case <-a.stopped: // extend may have undone what hurry did
+		return nil
+	default:
 	}
 	if _, err := w.Write(data); err != nil {
 		return err
