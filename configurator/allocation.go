@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/names"
+	bandwidthplugin "github.com/allocnet/allocnet/internal/plugins/bandwidth"
 	policyplugin "github.com/allocnet/allocnet/internal/plugins/policy"
 	"github.com/allocnet/allocnet/portmap"
 )
@@ -76,6 +77,11 @@ func validateAllocation(a *Allocation) error {
 			if addr, err := netip.ParseAddr(ip); err != nil || addr.Zone() != "" {
 				bad("ips: %q: not an address with or without a prefix length", ip)
 			}
+		}
+	}
+	if a.Bandwidth != nil {
+		if err := bandwidthplugin.Limits(*a.Bandwidth).Validate(); err != nil {
+			bad("bandwidth: %v", err)
 		}
 	}
 	validateRanges(a.IPRanges, bad)

@@ -47,6 +47,8 @@ func TestInvalidAllocations(t *testing.T) {
 		"MAC":                {func(a *Allocation) { a.MAC = "02:00" }, `mac "02:00"`},
 		"group MAC":          {func(a *Allocation) { a.MAC = "01:00:5e:00:00:01" }, `a group address: the first byte must be even`},
 		"IP":                 {func(a *Allocation) { a.IPs = []string{"10.0.0.1/24", "10.0.0"} }, `"10.0.0"`},
+		"rate alone":         {func(a *Allocation) { a.Bandwidth = &Bandwidth{IngressRate: 8000} }, "bandwidth: ingressRate and ingressBurst: a rate needs a burst"},
+		"tiny rate":          {func(a *Allocation) { a.Bandwidth = &Bandwidth{EgressRate: 1, EgressBurst: 8} }, "bandwidth: egressRate and egressBurst: less than a byte"},
 		"range":              {func(a *Allocation) { a.IPRanges = [][]IPRange{{{Subnet: "10.0.0.0"}}} }, `subnet "10.0.0.0"`},
 		"gateway":            {func(a *Allocation) { a.IPRanges = [][]IPRange{{{Subnet: "10.0.0.0/8", Gateway: "x"}}} }, `"x"`},
 	} {

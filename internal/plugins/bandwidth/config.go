@@ -62,6 +62,12 @@ func (c *config) runtimeLimits() (*Limits, error) {
 	return limits, err
 }
 
+// Validate returns an error unless an ADD can set the limits.
+func (l Limits) Validate() error {
+	_, _, err := l.buckets()
+	return err
+}
+
 // buckets returns the token buckets of limits; nil means no limit.
 func (l Limits) buckets() (ingress, egress *bucket, err error) {
 	if ingress, err = newBucket(l.IngressRate, l.IngressBurst); err != nil {
