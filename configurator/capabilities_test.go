@@ -39,7 +39,7 @@ func TestUnserved(t *testing.T) {
 	for capability, change := range map[string]func(*Allocation){
 		"portMappings": func(a *Allocation) { a.Ports = []portmap.Port{{Value: 80}} },
 		"dns":          func(a *Allocation) { a.DNS = &DNS{Servers: []string{"192.0.2.53"}} },
-		"bandwidth":    func(a *Allocation) { a.Bandwidth = &Bandwidth{IngressRate: 1} },
+		"bandwidth":    func(a *Allocation) { a.Bandwidth = &Bandwidth{IngressRate: 8, IngressBurst: 8} },
 		"ips":          func(a *Allocation) { a.IPs = []string{"192.0.2.1"} },
 		"ipRanges":     func(a *Allocation) { a.IPRanges = [][]IPRange{{{Subnet: "192.0.2.0/24"}}} },
 		"mac":          func(a *Allocation) { a.MAC = "02:00:00:00:00:01" },
