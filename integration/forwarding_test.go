@@ -85,3 +85,31 @@ func TestForwardingOffByDefault(t *testing.T) {
 		})
 	}
 }
+// TestIPv6IsEnabledAgain: if another program disables IPv6 on the interface of the host, CHECK finds
+// it, and Repair enables it and restores what the kernel has removed.
+func TestIPv6IsEnabledAgain(t *testing.T) {
+	for _, main := range []string{"bridge", "ptp"} {
+		t.Run(main, func(t *testing.T) {
+			h := newHost(t, configurator.EngineNative, func(c *configurator.Config) { c.Networks = []string{"net"} })
+			h.Network("net", testbed.Chain(main, testbed.Dual, "")...)
+			a := h.Alloc("a")
+			a.Ports = []portmap.Port{testbed.TCPPort(8080, 80)}
+			h.InNew(a, func() { testbed.Serve(t, a.Netns, "tcp", 80, "served") })
+			s := h.SetUp(a)
+			link := "br-test"
+			if main == "ptp" {
+				link = testbed.HostLink(t, s)
+			}
+			for range 2 {
+				testbed.Shell(t, "sysctl -qw net/ipv6/conf/"+link+"/disable_ipv6=1")
+				require.ErrorIs(t, h.CheckOnly(h.Context(), a), configurator.ErrUnhealthy)
+				report, err := h.Repair(h.Context())
+				require.NoError(t, err)
+				require.Equal(t, []string{a.ID}, report.Repaired)
+				testbed.RequireAnswer(t, h.Outside.Path(), "tcp", testbed.HostPort(testhost.Host6, 8080), "served")
+				require.NoError(t, h.CheckOnly(h.Context(), a))
+			}
+			h.TearDown(a)
+		})
+	}
+}

@@ -34,7 +34,9 @@ func TestAddNamesTheOwner(t *testing.T) {
 // already.
 func TestFailedAddLeavesNothing(t *testing.T) {
 	for name, obstruct := range map[string]func(*testHost) error{
-		"ifb": func(h *testHost) error { return netlink.LinkAdd(newIfb(ifbName(testNetwork, testContainer), nil, 1500)) },
+		"ifb": func(h *testHost) error {
+			return netlink.LinkAdd(newIfb(ifbName(testNetwork, testContainer), nil, 1500))
+		},
 		"ingress discipline": func(h *testHost) error {
 			return netlink.QdiscAdd(newIngress(h.veth.Attrs().Index))
 		},

@@ -13,6 +13,7 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
+	"github.com/allocnet/allocnet/internal/plugins/veth"
 )
 
 var _ sdk.Restorer = (*bridge)(nil)
@@ -83,7 +84,7 @@ func (b *bridge) restoreBridge(ctx context.Context, c *sdk.CmdArgs, r *types100.
 		}
 		changed, a.link.HardwareAddr = true, a.mac
 	}
-	added, err := b.setGateways(ctx, c.Host, a.link, r)
+	added, err := veth.WithIPv6(b.gatewayName(), r, func() (bool, error) { return b.setGateways(ctx, c.Host, a.link, r) })
 	if changed = changed || added; err != nil {
 		return changed, err
 	}

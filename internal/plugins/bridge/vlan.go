@@ -284,12 +284,20 @@ func (a *addition) reportVLANInterface() error {
 	return nil
 }
 
+// gatewayName returns the name of the link that must have the gateways' addresses.
+func (b *bridge) gatewayName() string {
+	if b.Vlan == 0 {
+		return b.Bridge
+	}
+	return b.vlanInterface()
+}
+
 // gatewayIndex returns the link that must have the gateways' addresses.
 func (b *bridge) gatewayIndex(host *rtnl.Host, br *netlink.Bridge) (name string, index int, err error) {
+	name = b.gatewayName()
 	if b.Vlan == 0 {
-		return b.Bridge, br.Index, nil
+		return name, br.Index, nil
 	}
-	name = b.vlanInterface()
 	index, err = host.Index(name)
 	return name, index, err
 }

@@ -69,6 +69,15 @@ func (p *ptp) restoreHost(c *sdk.CmdArgs, r *types100.Result) (changed bool, err
 		}
 		changed = true
 	}
+	restored, err := veth.WithIPv6(name, r, func() (bool, error) { return restoreReach(host, index, name, r) })
+	if err != nil {
+		return changed, fmt.Errorf("interface %q: %w", name, err)
+	}
+	return changed || restored, nil
+}
+
+// restoreReach restores the addresses and routes of the host's end, and forwarding.
+func restoreReach(host *rtnl.Host, index int, name string, r *types100.Result) (changed bool, err error) {
 	note := func(added bool, one error) {
 		changed, err = changed || added, errors.Join(err, one)
 	}
@@ -84,10 +93,7 @@ func (p *ptp) restoreHost(c *sdk.CmdArgs, r *types100.Result) (changed bool, err
 		note(host.EnsureRoute(&rtnl.Route{Index: index, Dst: veth.HostPrefix(ip.Address.IP), Scope: unix.RT_SCOPE_HOST}))
 	}
 	note(veth.EnsureForwarding(host, index, r))
-	if err != nil {
-		return changed, fmt.Errorf("interface %q: %w", name, err)
-	}
-	return changed, nil
+	return changed, err
 }
 
 // restoreForwarding restores forwarding for an attachment of the reference plugin.
