@@ -85,6 +85,7 @@ func TestForwardingOffByDefault(t *testing.T) {
 		})
 	}
 }
+
 // TestIPv6IsEnabledAgain: if another program disables IPv6 on the interface of the host, CHECK finds
 // it, and Repair enables it and restores what the kernel has removed.
 func TestIPv6IsEnabledAgain(t *testing.T) {

@@ -1,6 +1,7 @@
 package ruleset
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,14 +14,17 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
-// Policy is a network policy in the tables of both families. Attachments with the same policy
-// share it.
+// Policy is a network policy. Attachments with the same policy share it.
 type Policy struct {
 	// ID distinguishes the policy from others, in the names of its chains: up to 16
 	// characters, letters and digits.
 	ID string
 	// Instance is that of the owners of the attachments: see names.Owner.
 	Instance string
+	// Family is PolicyIPv4 or PolicyIPv6 if all attachments have addresses of this family only; "" stands for
+	// both. Packets of the other family are dropped on the links of the group. The kernel validates
+	// all policies of a family whenever one is added.
+	Family string
 	// Group is the group of the links to which the policy applies: from
 	// names.FirstPolicyGroup to names.LastPolicyGroup.
 	Group uint32
@@ -150,6 +154,11 @@ func (r *Ruleset) addPolicy(ctx context.Context, all []*policyObjects, linked bo
 	var existing []element
 	var present []*state
 	for _, n := range all {
+		if len(n.chains) == 0 { // then no other message fails if the table is missing
+			if exists, _, err := r.has(ctx, n.table); err != nil || !exists {
+				return cmp.Or[error](err, unix.ENOENT)
+			}
+		}
 		is, err := r.chainsOf(ctx, n.table, n.chains)
 		if err != nil {
 			return err

@@ -109,6 +109,37 @@ func TestPolicyIsIdempotent(t *testing.T) {
 	require.ErrorIs(t, r.CheckPolicy(t.Context(), p), ErrMissing)
 }
 
+// TestPolicyOfOneFamily: the chains and the elements that lead to them are in the table of the family
+// alone, and the other table, which drops what comes over the links, exists as well.
+func TestPolicyOfOneFamily(t *testing.T) {
+	for family, other := range map[string]string{PolicyIPv4: "ip6", PolicyIPv6: "ip"} {
+		r := open(t)
+		nft(t, "flush", "ruleset")
+		p := examplePolicy()
+		p.Family = family
+		require.NoError(t, r.AddPolicy(t.Context(), p))
+		listed := nft(t, "list", "table", other, names.PolicyTable)
+		require.NotContains(t, listed, p.ID)
+		require.Contains(t, listed, "set selection_aa")
+		require.Contains(t, listed, "links that need a policy")
+		require.NoError(t, r.CheckPolicy(t.Context(), p))
+		for of, want := range map[string]bool{family: true, "": false} {
+			has, err := r.HasPolicy(t.Context(), p.ID, of, p.Group)
+			require.NoError(t, err)
+			require.Equal(t, want, has)
+		}
+		nft(t, "delete", "table", other, names.PolicyTable)
+		require.ErrorIs(t, r.CheckPolicy(t.Context(), p), ErrMissing)
+		require.NoError(t, r.RestorePolicy(t.Context(), p))
+		require.NoError(t, r.CheckPolicy(t.Context(), p))
+		require.NoError(t, r.DelPolicy(t.Context(), p, []string{"aa"}))
+		for _, table := range policyTables {
+			require.NotContains(t, nft(t, "list", "table", map[byte]string{unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6"}[table.family], table.name), "_aa")
+		}
+		require.NotContains(t, nft(t, "list", "ruleset"), p.ID)
+	}
+}
+
 // TestPolicyIsRepaired: CheckPolicy finds what is missing, and AddPolicy adds it again.
 func TestPolicyIsRepaired(t *testing.T) {
 	chain := "policy_0123456789abcdef_egress"

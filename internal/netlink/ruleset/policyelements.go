@@ -43,12 +43,14 @@ func (l *lister) policyAddress(t *table, s *set, a netip.Addr) *element {
 	return l.add(s, a.AsSlice())
 }
 
-// HasPolicy reports whether the group of links leads to the chains of a policy, in both families. An
-// element that leads to a chain keeps it.
-func (r *Ruleset) HasPolicy(ctx context.Context, id string, group uint32) (bool, error) {
+// HasPolicy reports whether the group of links leads to the chains of a policy, in its families. An
+// element that leads to a chain keeps it. family is that of the Policy.
+func (r *Ruleset) HasPolicy(ctx context.Context, id, family string, group uint32) (bool, error) {
 	var links []element
 	for _, t := range policyTables {
-		links = append(links, linksTo(t, id, group)...)
+		if t.has(family) {
+			links = append(links, linksTo(t, id, group)...)
+		}
 	}
 	found, err := r.lookUp(ctx, links)
 	if err != nil {

@@ -97,6 +97,9 @@ func (p *Policy) objects(t *table) (*policyObjects, error) {
 			n.elements = append(n.elements, members(set, m)...)
 		}
 	}
+	if !t.has(p.Family) {
+		return n, nil // the selections alone: other policies may use them
+	}
 	for d, stages := range [2][]Stage{p.Egress, p.Ingress} {
 		n.direction(p.ID, d, stages)
 	}
@@ -106,6 +109,17 @@ func (p *Policy) objects(t *table) (*policyObjects, error) {
 		n.chains[i].sign()
 	}
 	return n, nil
+}
+
+// The families of a Policy that is not of both.
+const (
+	PolicyIPv4 = "ipv4"
+	PolicyIPv6 = "ipv6"
+)
+
+// has reports whether a table has the policies of a family.
+func (t *table) has(family string) bool {
+	return family == "" || (family == PolicyIPv4) == (t.family == unix.NFPROTO_IPV4)
 }
 
 // policyOwner is the comment of the chains of an instance's policies.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -84,6 +85,23 @@ func addressesOf(r *types100.Result) []netip.Addr {
 		}
 	}
 	return list
+}
+
+// familyOf returns the family of the container's addresses as in ruleset.Policy: "" if they are of
+// both, or if there are none.
+func familyOf(r *types100.Result) string {
+	families := map[string]bool{}
+	for _, a := range addressesOf(r) {
+		family := ruleset.PolicyIPv6
+		if a.Is4() {
+			family = ruleset.PolicyIPv4
+		}
+		families[family] = true
+	}
+	if len(families) != 1 {
+		return ""
+	}
+	return slices.Collect(maps.Keys(families))[0]
 }
 
 // ownNetworks returns the networks of the container's addresses, and its gateways: what the preset
@@ -199,7 +217,7 @@ func (a *attachment) inKernel(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return a.args.Host.Rules.HasPolicy(ctx, a.policy.ID, group)
+	return a.args.Host.Rules.HasPolicy(ctx, a.policy.ID, a.policy.Family, group)
 }
 
 // joinSelections adds the member to its selections, and removes it from those of its former

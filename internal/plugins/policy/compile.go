@@ -20,6 +20,7 @@ import (
 // content is what a policy in the kernel consists of, without its group and the members of its
 // selections.
 type content struct {
+	Family  string          `json:"family,omitempty"` // see ruleset.Policy
 	Egress  []ruleset.Stage `json:"egress,omitempty"`
 	Ingress []ruleset.Stage `json:"ingress,omitempty"`
 }
@@ -34,9 +35,9 @@ type compiled struct {
 
 // compile returns what the policies of a network and of an allocation are in the kernel; nil if
 // they allow everything. instance distinguishes the users of several state directories; own are the
-// networks of the attachment's addresses, and its gateways.
-func compile(instance string, own []netip.Prefix, policies ...*policy.Policy) (*compiled, error) {
-	c := &compiled{Policy: policystate.Policy{Instance: instance}}
+// networks of the attachment's addresses, and its gateways; family is that of ruleset.Policy.
+func compile(instance, family string, own []netip.Prefix, policies ...*policy.Policy) (*compiled, error) {
+	c := &compiled{Policy: policystate.Policy{Instance: instance}, content: content{Family: family}}
 	selections := map[string]policystate.Selection{}
 	for _, p := range policies {
 		if p == nil {

@@ -47,9 +47,9 @@ type decodedText struct {
 }
 
 type compiledText struct {
-	text, instance string
-	own            []netip.Prefix
-	compiled       *compiled // not changed any more; nil if everything is allowed
+	text, instance, family string
+	own                    []netip.Prefix
+	compiled               *compiled // not changed any more; nil if everything is allowed
 }
 
 var _ sdk.RuntimeConfigured = (*plugin)(nil)
@@ -112,13 +112,13 @@ func (p *plugin) read(request json.RawMessage) error {
 
 // compile returns the policy of an attachment: that of its network and that of its allocation.
 func (p *plugin) compile(instance string, r *types100.Result) (*compiled, error) {
-	own := ownNetworks(r)
-	if known := p.latest.compiled.Load(); known != nil && known.text == p.text && known.instance == instance && slices.Equal(known.own, own) {
+	own, family := ownNetworks(r), familyOf(r)
+	if known := p.latest.compiled.Load(); known != nil && known.text == p.text && known.instance == instance && known.family == family && slices.Equal(known.own, own) {
 		return known.compiled, nil
 	}
-	c, err := compile(instance, own, p.Policy, p.request.Policy)
+	c, err := compile(instance, family, own, p.Policy, p.request.Policy)
 	if err == nil {
-		p.latest.compiled.Store(&compiledText{p.text, instance, own, c})
+		p.latest.compiled.Store(&compiledText{p.text, instance, family, own, c})
 	}
 	return c, err
 }

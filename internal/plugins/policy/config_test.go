@@ -2,6 +2,7 @@ package policy
 
 import (
 	"encoding/json"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/state/policystate"
 	"github.com/allocnet/allocnet/policy"
@@ -74,7 +76,7 @@ func mustCompile(t *testing.T, instance string, texts ...string) *compiled {
 		require.NoError(t, err)
 		list = append(list, p)
 	}
-	c, err := compile(instance, nil, list...)
+	c, err := compile(instance, "", nil, list...)
 	require.NoError(t, err)
 	return c
 }
@@ -82,7 +84,7 @@ func mustCompile(t *testing.T, instance string, texts ...string) *compiled {
 // TestCompile: what allows everything needs no policy, equal policies share one, and those of another
 // instance are others.
 func TestCompile(t *testing.T) {
-	c, err := compile("", nil, nil, nil)
+	c, err := compile("", "", nil, nil, nil)
 	require.NoError(t, err)
 	require.Nil(t, c)
 	require.Nil(t, mustCompile(t, "", `{}`, `{"egress": {"rules": [{"peers": [{"name": "world"}]}]}}`))
@@ -127,4 +129,30 @@ func TestSelects(t *testing.T) {
 	}
 	_, err := selects(&policystate.Selection{Name: "n", Selector: json.RawMessage(`{`)}, &policystate.Member{})
 	require.ErrorContains(t, err, "selection n")
+}
+
+// TestFamilyOfPolicy: allocations with other families have other policies.
+func TestFamilyOfPolicy(t *testing.T) {
+	base, err := New([]byte(`{"name": "net", "type": "policy", "policy": {"presets": ["no-metadata"]}}`))
+	require.NoError(t, err)
+	of := func(addresses ...string) *compiled {
+		r := &types100.Result{Interfaces: []*types100.Interface{{Name: "eth0", Sandbox: "/n"}}}
+		for _, text := range addresses {
+			ip, network, err := net.ParseCIDR(text)
+			require.NoError(t, err)
+			network.IP = ip
+			r.IPs = append(r.IPs, &types100.IPConfig{Interface: types100.Int(0), Address: *network})
+		}
+		c, err := base.(*plugin).compile("", r)
+		require.NoError(t, err)
+		return c
+	}
+	v4, v6, both, none := of("10.0.0.2/24"), of("fd00::2/64"), of("10.0.0.2/24", "fd00::2/64"), of()
+	require.Equal(t, ruleset.PolicyIPv4, v4.Family)
+	require.Equal(t, ruleset.PolicyIPv6, v6.Family)
+	require.Empty(t, both.Family)
+	require.Equal(t, both.ID, none.ID)
+	require.NotEqual(t, v4.ID, v6.ID)
+	require.NotEqual(t, v4.ID, both.ID)
+	require.Equal(t, v4.ID, of("10.0.0.3/24").ID)
 }

@@ -39,7 +39,7 @@ func TestOwnNetworks(t *testing.T) {
 func TestNoHostIsPerNetwork(t *testing.T) {
 	one, other := ownNetworks(resultWith(t, "10.1.0.2/16", "10.1.0.1")), ownNetworks(resultWith(t, "10.2.0.2/16", "10.2.0.1"))
 	id := func(own []netip.Prefix, preset policy.Preset) string {
-		c, err := compile("", own, &policy.Policy{Presets: []policy.Preset{preset}})
+		c, err := compile("", "", own, &policy.Policy{Presets: []policy.Preset{preset}})
 		require.NoError(t, err)
 		return c.ID
 	}
@@ -51,7 +51,7 @@ func TestNoHostIsPerNetwork(t *testing.T) {
 // TestJudgeOfNoHost: which tracked connections a change to no-host ends.
 func TestJudgeOfNoHost(t *testing.T) {
 	own := ownNetworks(resultWith(t, "10.1.0.2/16", "10.1.0.1"))
-	c, err := compile("", own, &policy.Policy{Presets: []policy.Preset{policy.NoHost}})
+	c, err := compile("", "", own, &policy.Policy{Presets: []policy.Preset{policy.NoHost}})
 	require.NoError(t, err)
 	addr := netip.MustParseAddr
 	from := addr("10.1.0.2")

@@ -109,7 +109,7 @@ func inKernel(p *policystate.Policy) (*ruleset.Policy, error) {
 
 // rulesOf returns a policy with this content for the kernel, without the members of its selections.
 func rulesOf(p *policystate.Policy, c *content) *ruleset.Policy {
-	wanted := &ruleset.Policy{ID: p.ID, Instance: p.Instance, Group: p.Group, Egress: c.Egress, Ingress: c.Ingress}
+	wanted := &ruleset.Policy{ID: p.ID, Instance: p.Instance, Family: c.Family, Group: p.Group, Egress: c.Egress, Ingress: c.Ingress}
 	for _, n := range p.Selections {
 		wanted.Selections = append(wanted.Selections, ruleset.Selection{Name: n.Name})
 	}
