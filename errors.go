@@ -134,7 +134,7 @@ func (e *UnservedError) Error() string {
 	if slices.Contains(e.Capabilities, "policy") { // which is never allowed without a plugin
 		step = "add the plugin policy, or omit the policy"
 	}
-	return fmt.Sprintf("set up allocation %q: no plugin of network %s declares %s; %s",
+	return fmt.Sprintf("allocation %q: no plugin of network %s declares %s; %s",
 		e.ID, strings.Join(networks, ", "), strings.Join(e.Capabilities, ", "), step)
 }
 

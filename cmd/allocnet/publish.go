@@ -87,7 +87,7 @@ func (a *app) change(c *cobra.Command, id string, change func(allocnet.Service, 
 	}
 	status, err := change(conf, id)
 	if err != nil {
-		return notFound(c.Context(), conf, id, err)
+		return unservedChange(c.Name(), id, notFound(c.Context(), conf, id, err))
 	}
 	if a.flags.json {
 		return a.out.json(status)

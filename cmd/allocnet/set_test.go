@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -74,5 +75,62 @@ func TestSetBandwidth(t *testing.T) {
 	require.Nil(t, limits())
 	require.Regexp(t, `(?m)^Bandwidth +-$`, w.run("inspect", "web").ok(t))
 	w.run("setup", "web", "--network", "shaped", "--label", "app=web").ok(t)
+	w.run("teardown", "web").ok(t)
+}
+
+// TestUnservedChange: the hint says how an allocation that is set up can get what its networks do
+// not serve. Nothing in it or in the error is about the flags of setup.
+func TestUnservedChange(t *testing.T) {
+	w := newWorkspace(t)
+	w.sandbox("web")
+	write := func(plugins string) {
+		t.Helper()
+		require.NoError(t, os.WriteFile(w.path("conf/30-plain.conflist"), []byte(`{"cniVersion": "1.0.0", "name": "plain", "plugins": [
+			{"type": "ptp", "ipam": {"type": "host-local", "dataDir": "`+w.path("leases")+`", "subnet": "10.79.0.0/24"}}`+plugins+`]}`), 0o600))
+	}
+	write("")
+	setup := []string{"setup", "web", "--network", "plain"}
+	w.run(setup...).ok(t)
+	again := "an allocation keeps the configuration of its setup: add %s to the plugins of network \"plain\", then tear the allocation down (`allocnet teardown web`) and set it up again%s"
+	change := map[string][]string{
+		`{"type": "policy", "capabilities": {"policy": true}}`:        {"set", "web", "--policy", "egress-only"},
+		`{"type": "bandwidth", "capabilities": {"bandwidth": true}}`:  {"set", "web", "--bandwidth", "ingress=1M"},
+		`{"type": "portmap", "capabilities": {"portMappings": true}}`: {"publish", "web", "8080:80/tcp"},
+	}
+	or := map[string]string{"set": "; or omit the flag", "publish": ""}
+	for plugin, args := range change {
+		got := w.run(append(args, "--json")...).failure(t, exitUsage)
+		require.Equal(t, "unserved", got.Kind)
+		require.Regexp(t, `^allocation "web": no plugin of network "plain" declares `, got.Error)
+		require.Equal(t, fmt.Sprintf(again, plugin, or[args[0]]), got.Hint)
+	}
+
+	for plugin := range change { // what the hints say is enough
+		write("," + plugin)
+		require.Equal(t, "unserved", w.run(append(change[plugin], "--json")...).failure(t, exitUsage).Kind)
+		w.run("teardown", "web").ok(t)
+		w.run(setup...).ok(t)
+		w.run(change[plugin]...).ok(t)
+		w.run("teardown", "web").ok(t)
+		write("")
+		w.run(setup...).ok(t)
+	}
+	w.run("teardown", "web").ok(t)
+}
+
+// TestUnservedAttach: a network that does not enforce the policy of an allocation.
+func TestUnservedAttach(t *testing.T) {
+	w := newWorkspace(t)
+	w.sandbox("web")
+	require.NoError(t, os.WriteFile(w.path("conf/30-plain.conflist"), []byte(`{"cniVersion": "1.0.0", "name": "plain", "plugins": [
+		{"type": "ptp", "ipam": {"type": "host-local", "dataDir": "`+w.path("leases")+`", "subnet": "10.79.0.0/24"}}]}`), 0o600))
+	w.run("setup", "web", "--network", "allocnet", "--policy", "egress-only").ok(t)
+	got := w.run("attach", "web", "plain", "--json").failure(t, exitUsage)
+	require.Equal(t, "unserved", got.Kind)
+	require.NotContains(t, got.Error, "set up")
+	require.Equal(t, "every network of an allocation must enforce its policy: add {\"type\": \"policy\", \"capabilities\": {\"policy\": true}} to the plugins of network \"plain\", "+
+		"attach another network, or remove the policy (`allocnet set web --policy none`)", got.Hint)
+	w.run("set", "web", "--policy", "none").ok(t)
+	w.run("attach", "web", "plain").ok(t)
 	w.run("teardown", "web").ok(t)
 }
