@@ -26,7 +26,7 @@ type app struct {
 	started bool
 	// id is the ID of the allocation that the command names, or "".
 	id string
-	// used are the flags of the command line, as "--flag".
+	// used are the flags that hints do not suggest: see usedFlags.
 	used []string
 	// onForced is called with leftovers of plugins that were removed by force; may be nil.
 	onForced func(id string, removed []configurator.Leftover)

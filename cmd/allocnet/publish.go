@@ -26,6 +26,7 @@ With hostPort 0, each call picks another free host port.
 ` + changeNotes,
 		Example: `  allocnet publish web 8443:443/tcp
   allocnet publish web 8080:81/tcp --unpublish 8080/tcp`,
+		Annotations:       changing(map[string]string{}),
 		Args:              cobra.MinimumNArgs(2),
 		ValidArgsFunction: a.completeIDs,
 		RunE:              func(c *cobra.Command, args []string) error { return a.update(c, args[0], revision, args[1:], gone) },
@@ -45,7 +46,7 @@ connections to them. A PORT is [hostIP:]hostPort[-endPort][/protocol[+protocol..
 without a host IP, it ends on every address, and without a protocol, for every one.
 ` + changeNotes,
 		Example:           `  allocnet unpublish web 8443/tcp`,
-		Annotations:       map[string]string{namedBy: "publish"},
+		Annotations:       changing(map[string]string{namedBy: "publish"}),
 		Args:              cobra.MinimumNArgs(2),
 		ValidArgsFunction: a.completeIDs,
 		RunE:              func(c *cobra.Command, args []string) error { return a.update(c, args[0], revision, nil, args[1:]) },
