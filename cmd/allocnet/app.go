@@ -46,6 +46,9 @@ func (a *app) prepare(*cobra.Command, []string) error {
 	if !slices.Contains(logLevels, a.flags.logLevel) {
 		return usagef("--log-level %q: must be one of %q", a.flags.logLevel, logLevels)
 	}
+	if err := a.flags.requirePaths(); err != nil {
+		return err
+	}
 	return a.flags.absolute()
 }
 

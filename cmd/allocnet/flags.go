@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -84,7 +86,7 @@ func (f *globalFlags) fromEnvironment() error {
 		}
 		values := []string{value}
 		if flag.Name == "plugin-dir" {
-			values = filepath.SplitList(value)
+			values = slices.DeleteFunc(filepath.SplitList(value), func(dir string) bool { return dir == "" })
 		}
 		for _, v := range values {
 			if err := f.set.Set(flag.Name, v); err != nil && first == nil {
@@ -137,6 +139,18 @@ func (f *globalFlags) adopt() error {
 		f.unserved = cfg.AllowUnserved
 	}
 	f.others = cfg
+	return nil
+}
+
+// requirePaths refuses empty paths, which would lead to the working directory.
+func (f *globalFlags) requirePaths() error {
+	paths := map[string][]string{"conf-dir": {f.confDir}, "state-dir": {f.stateDir}, "plugin-dir": f.pluginDirs,
+		"socket": {f.socket}, "subnets-from": {f.subnetsFrom}}
+	for _, name := range slices.Sorted(maps.Keys(paths)) {
+		if f.set.Changed(name) && slices.Contains(paths[name], "") {
+			return usagef(`--%s "": must be a path; omit the flag to use the default`, name)
+		}
+	}
 	return nil
 }
 

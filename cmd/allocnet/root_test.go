@@ -217,6 +217,31 @@ func TestEnvironment(t *testing.T) {
 	runWith("", "ls", "--engine", "exec").ok(t)
 }
 
+// TestEmptyPaths: an empty path would be the working directory. An empty variable, and an empty entry
+// of a list, count as not set.
+func TestEmptyPaths(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for _, flag := range []string{"--state-dir", "--conf-dir", "--plugin-dir", "--socket", "--subnets-from"} {
+		for _, command := range [][]string{{"ls"}, {"setup", "web"}, {"teardown", "web"}, {"gc", "--none"}, {"doctor"}} {
+			got := runWith("", append(command, "--no-daemon", "--json", flag, "")...).failure(t, exitUsage)
+			require.Equal(t, flag+` "": must be a path; omit the flag to use the default`, got.Error)
+			require.Equal(t, "invalid", got.Kind)
+			require.Contains(t, got.Hint, "usage: allocnet "+command[0])
+		}
+	}
+	require.Contains(t, runWith("", "ls", "--plugin-dir", "/a", "--plugin-dir", "", "--json").failure(t, exitUsage).Error, "--plugin-dir")
+	left, err := os.ReadDir(".")
+	require.NoError(t, err)
+	require.Empty(t, left)
+
+	t.Setenv("ALLOCNET_STATE_DIR", "")
+	t.Setenv("ALLOCNET_PLUGIN_DIR", "/a:")
+	cfg, err := parsedApp(t).config()
+	require.NoError(t, err)
+	require.Equal(t, configurator.DefaultStateDir, cfg.StateDir)
+	require.Equal(t, []string{"/a"}, cfg.PluginDirs)
+}
+
 func TestConfig(t *testing.T) {
 	t.Setenv("ALLOCNET_PLUGIN_DIR", "/a:/b")
 	t.Setenv("ALLOCNET_NETWORK", "front,back")
