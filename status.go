@@ -42,8 +42,9 @@ type Status struct {
 	// Unserved are the requested capabilities that no plugin declares, sorted. They
 	// have no effect. See Config.AllowUnserved.
 	Unserved []string `json:"unserved,omitempty"`
-	// Warnings are texts for the caller of a Setup that succeeded, for example about
-	// processes of the host that listen on published ports. A Record has none.
+	// Warnings are texts for the caller of a Setup or Update that succeeded, for example
+	// about processes of the host that listen on published ports, and about host ports
+	// on an address that the host does not have. A Record has none.
 	Warnings []string `json:"warnings,omitempty"`
 	// Results are the CNI results of the networks, in the order of the networks, in
 	// the form in which they are recorded. They are not part of the JSON.

@@ -77,9 +77,15 @@ func listenerErrors(id string, list []listeners.Port) error {
 	return errors.Join(errs...)
 }
 
-// warnings waits for the search, logs the listeners and returns the texts for
+// warnings logs what the caller should know about host ports that were published, and returns the
+// texts for Status.Warnings.
+func (c *Configurator) warnings(ports []portmap.Mapping, l *listenerSearch, id string, s *Status) []string {
+	return append(c.hostIPWarnings(ports, id), c.listenerWarnings(l, id, s)...)
+}
+
+// listenerWarnings waits for the search, logs the listeners and returns the texts for
 // Status.Warnings.
-func (c *Configurator) warnings(l *listenerSearch, r *record.Record, s *Status) (texts []string) {
+func (c *Configurator) listenerWarnings(l *listenerSearch, id string, s *Status) (texts []string) {
 	if l == nil {
 		return nil
 	}
@@ -101,7 +107,7 @@ func (c *Configurator) warnings(l *listenerSearch, r *record.Record, s *Status) 
 		texts = append(texts, fmt.Sprintf("host port %s: a process of the host (user %d) listens on %s; packets to the host port go to the allocation",
 			port, uid, address))
 		c.cfg.Logger.Warn("a process of the host listens on a published host port; packets to the port now go to the allocation",
-			"alloc", r.ID, "port", port, "listens", address, "uid", uid)
+			"alloc", id, "port", port, "listens", address, "uid", uid)
 	}
 	return texts
 }

@@ -187,7 +187,7 @@ func (c *Configurator) setup(ctx context.Context, a Allocation, p *plan) (*Statu
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("allocation %q was set up too late: %w", p.ID, errors.Join(err, c.undo(ctx, p)))
 	}
-	status.Created, status.Warnings = true, c.warnings(listeners, p.Record, status)
+	status.Created, status.Warnings = true, c.warnings(p.Ports, listeners, p.ID, status)
 	return status, nil
 }
 
@@ -246,7 +246,7 @@ func (c *Configurator) setupExisting(ctx context.Context, current *plan, wanted 
 	if err == nil {
 		status, err := statusOf(current.Record)
 		if status, err = withAddress(current.Record, status, err); err == nil {
-			status.Warnings = c.warnings(listeners, current.Record, status)
+			status.Warnings = c.warnings(current.Ports, listeners, current.ID, status)
 		}
 		return status, err
 	}
@@ -277,7 +277,7 @@ func (c *Configurator) replace(ctx context.Context, current *plan, listeners *li
 		return nil, err
 	}
 	status.SetUpAgain = true
-	status.Warnings = append([]string{setUpAgain(before, status, cause)}, c.warnings(listeners, current.Record, status)...)
+	status.Warnings = append([]string{setUpAgain(before, status, cause)}, c.warnings(current.Ports, listeners, current.ID, status)...)
 	return status, nil
 }
 

@@ -151,7 +151,7 @@ func (c *Configurator) take(ctx context.Context, t *taking) (*Status, error) {
 		c.cfg.Logger.Warn("a descriptor of a network namespace could not be closed", "alloc", t.ID, "error", err)
 	}
 	t.pool.release()
-	status.Created, status.Warnings = true, c.warnings(listeners, t.Record, status)
+	status.Created, status.Warnings = true, c.warnings(t.Ports, listeners, t.ID, status)
 	return status, nil
 }
 

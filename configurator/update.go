@@ -181,7 +181,8 @@ func (c *Configurator) changeTo(ctx context.Context, p *plan, target *record.Aim
 	} else if err != nil {
 		return nil, err
 	}
-	listeners := c.searchListeners(&record.Record{Ports: added(before.Ports, target.Ports)})
+	more := added(before.Ports, target.Ports)
+	listeners := c.searchListeners(&record.Record{Ports: more})
 	if err := c.refuseListeners(listeners, p.ID); err != nil {
 		return nil, err
 	}
@@ -194,7 +195,7 @@ func (c *Configurator) changeTo(ctx context.Context, p *plan, target *record.Aim
 	}
 	status, err := statusOf(done)
 	if err == nil {
-		status.Warnings = c.warnings(listeners, done, status)
+		status.Warnings = c.warnings(more, listeners, p.ID, status)
 	}
 	return status, err
 }

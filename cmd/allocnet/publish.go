@@ -65,6 +65,7 @@ func (a *app) update(c *cobra.Command, id, revision string, publish, unpublish [
 	if change.Unpublish, err = parsePorts(unpublish); err != nil {
 		return err
 	}
+	a.showStatus()
 	return a.change(c, id, func(s allocnet.Service, id string) (*configurator.Status, error) {
 		return s.Update(c.Context(), id, change)
 	}, func(status *configurator.Status) {

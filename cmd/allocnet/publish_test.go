@@ -33,6 +33,17 @@ func TestPublish(t *testing.T) {
 	require.Equal(t, "not-found", w.run("publish", "absent", "8081", "--json").failure(t, exitNo).Kind)
 	w.run("teardown", "web").ok(t)
 
+	// A port on an address that the host does not have is published, with one warning.
+	absent := "warning: host ports on 203.0.113.9: no interface of the host has this address; they do not answer until one has it\n"
+	for _, args := range [][]string{
+		{"setup", "web", "--network", "allocnet", "--port", "203.0.113.9:8080:80"}, {"publish", "web", "203.0.113.9:8081:80"},
+	} {
+		got := w.run(args...)
+		require.Regexp(t, `203.0.113.9:808. +80 +tcp.*\n(.*\n)*\n`+absent+"$", got.ok(t))
+		require.Empty(t, got.errOut)
+	}
+	w.run("teardown", "web").ok(t)
+
 	first := decode[configurator.Status](t, w.run("setup", "web", "--network", "allocnet", "--port", "http=0:80/tcp", "--json").ok(t))
 	number := first.Ports[0].HostPort
 	require.Greater(t, number, 19999)

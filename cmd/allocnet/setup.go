@@ -82,13 +82,19 @@ message says that the record is kept, run ` + "`allocnet teardown ID`" + `.`,
 var statusMessages = []string{
 	"a process of the host listens on a published host port; packets to the port now go to the allocation",
 	"no plugin of the networks declares capabilities that the allocation requests; they have no effect",
+	"host ports on an address do not answer",
+}
+
+// showStatus omits from the log what a Status contains that the command prints.
+func (a *app) showStatus() {
+	for _, message := range statusMessages {
+		a.shown.Add(message)
+	}
 }
 
 // setup sets up an allocation and prints its status.
 func (a *app) setup(c *cobra.Command, id string, f *setupFlags) error {
-	for _, message := range statusMessages {
-		a.shown.Add(message)
-	}
+	a.showStatus()
 	conf, err := a.service()
 	if err != nil {
 		return err
