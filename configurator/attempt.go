@@ -28,14 +28,15 @@ func (c *Configurator) attach(ctx context.Context, p *plan) (*Status, error) {
 		if err := c.rollBack(ctx, p, err); err != nil {
 			return nil, failures.join(fmt.Errorf("roll back: %w", err))
 		}
-		if !settled && ctx.Err() == nil && lacks(err) && (c.backlog.settle(ctx) || c.yieldSlots(p)) {
+		held := c.isHeld(p, err)
+		if !settled && !held && ctx.Err() == nil && lacks(err) && (c.backlog.settle(ctx) || c.yieldSlots(p)) {
 			settled = true // for one more ADD, whatever Retry says
 			if err := c.recordIntent(p); err != nil {
 				return nil, failures.join(err, c.store.Delete(p.ID))
 			}
 			continue
 		}
-		if failures.count >= c.cfg.Retry.Attempts || !transient(err) || ctx.Err() != nil {
+		if failures.count >= c.cfg.Retry.Attempts || held || !transient(err) || ctx.Err() != nil {
 			return nil, failures.join(c.store.Delete(p.ID))
 		}
 		wait := c.cfg.Retry.Delay + c.jitter(c.cfg.Retry.Jitter)
