@@ -96,7 +96,8 @@ func (e *Engine) newChain(exec *sdk.Exec, r *engine.Request, i int) *chain {
 		engine: e, exec: exec, of: a.Network, network: e.network(a.Network), capabilities: r.Capabilities, index: i,
 		common: sdk.CmdArgs{
 			ContainerID: r.ID, Netns: r.Netns, IfName: r.IfName(i), Args: argsText(r.Args), Path: r.Path(), Binaries: a.Binaries,
-			Secondary: isSecondary(r, i),
+			Secondary: slices.ContainsFunc(r.Others, isNetwork) || slices.ContainsFunc(r.Attachments[:i], isNetwork),
+			Several:   hasSeveral(r),
 		},
 	}
 	if c.network.policed {
@@ -105,10 +106,12 @@ func (e *Engine) newChain(exec *sdk.Exec, r *engine.Request, i int) *chain {
 	return c
 }
 
-// isSecondary reports whether attachment i comes after another network of the allocation.
-func isSecondary(r *engine.Request, i int) bool {
-	network := func(a engine.Attachment) bool { return !a.Loopback }
-	return slices.ContainsFunc(r.Others, network) || slices.ContainsFunc(r.Attachments[:i], network)
+func isNetwork(a engine.Attachment) bool { return !a.Loopback }
+
+// hasSeveral reports whether the allocation of a request has several networks.
+func hasSeveral(r *engine.Request) bool {
+	first := slices.IndexFunc(r.Attachments, isNetwork)
+	return first >= 0 && (slices.ContainsFunc(r.Others, isNetwork) || slices.ContainsFunc(r.Attachments[first+1:], isNetwork))
 }
 
 // argsText returns the value of CNI_ARGS.

@@ -104,11 +104,11 @@ func (e *Elements) Append(more *Elements) {
 // Policed is an address to which a policy applies. Packets that it denies are counted.
 type Policed struct {
 	Address netip.Addr
-	// ByAddress is true if the link does not lead to the policy, because it is a port of a
-	// bridge. Then Policy, Egress and Ingress are the Policy's ID, and whether it has stages
-	// of the direction.
+	// ByAddress is true if there are packets of the address on a link that does not lead to
+	// the policy: a port of a bridge. Then Policy, Egress and Ingress are the Policy's ID, and
+	// whether it has stages of the direction.
 	ByAddress bool
-	// Port is the port of the bridge, if ByAddress is true.
+	// Port is the port of the bridge that has the address; "" if a link leads to the policy.
 	Port            string
 	Policy          string
 	Egress, Ingress bool

@@ -135,7 +135,7 @@ func (a *attachment) elements() *ruleset.Elements {
 	if a.policy != nil {
 		for _, address := range a.member.Addresses {
 			e.Policed = append(e.Policed, ruleset.Policed{
-				Address: address, ByAddress: a.bridge != "", Port: a.port(), Policy: a.policy.ID,
+				Address: address, ByAddress: a.bridge != "" || a.args.Several, Port: a.port(), Policy: a.policy.ID,
 				Egress: len(a.policy.Egress) > 0, Ingress: len(a.policy.Ingress) > 0,
 			})
 		}

@@ -35,6 +35,9 @@ type CmdArgs struct {
 	// network before: where both have a route to the same destination, as the default
 	// routes, that of the earlier network stays in use.
 	Secondary bool
+	// Several reports that the allocation has more networks than this one. Then it may send
+	// from the addresses of all of them over a bridge, and receive on them.
+	Several bool
 	// Binaries are the types of the plugins that ADD ran as binaries; nil if
 	// that is not known. DEL runs these binaries in addition to the native
 	// plugins of the same types.
