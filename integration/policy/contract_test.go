@@ -17,6 +17,7 @@ func contract() testbed.Contract {
 		"TestPolicyLost":              {Run: TestPolicyLost},
 		"TestPolicyRefused":           {Run: TestPolicyRefused, Always: true},
 		"TestPolicyUpdate":            {Run: TestPolicyUpdate},
+		"TestPolicyWithoutIPv6":       {Run: TestPolicyWithoutIPv6},
 	}
 }
 
@@ -32,6 +33,7 @@ var withoutPools = map[string]string{
 	"TestPolicyLifeKilled":           processes,
 	"TestPolicyMatrix":               "many allocations, with daemons",
 	"TestPolicyOfNetworks":           "allocations are attached to further networks",
+	"TestPolicyOfSeveralNetworks":    "as TestPolicyOfNetworks",
 	"TestPolicyRandom":               "many allocations",
 	"TestPolicyTwoStateDirectories":  "a second state directory",
 	"TestPolicyUpdateKilled":         processes,
