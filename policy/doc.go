@@ -69,8 +69,8 @@
 // addresses, and part of the world.
 //
 // The services icmp and icmpv6 match the protocol numbers 1 and 58, of which IPv4 only has the
-// first and IPv6 the second. IPv6 needs neighbour discovery, so it has to be exempt where a
-// policy is enforced, like ICMP errors. Other protocols than those of Service, such as GRE, match only
+// first and IPv6 the second. IPv6 needs neighbour discovery, so between neighbours it has to be
+// exempt where a policy is enforced, like ICMP errors everywhere. Other protocols than those of Service, such as GRE, match only
 // rules without services.
 //
 // A preset's meaning may change with a release: if a cloud provider adds an address for

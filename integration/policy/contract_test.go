@@ -9,15 +9,16 @@ import (
 // contract returns the tests that hold with and without a pool: see testbed.Contract.
 func contract() testbed.Contract {
 	return testbed.Contract{
-		"TestEmbeddedNetworkIsClosed": {Run: TestEmbeddedNetworkIsClosed, Always: true},
-		"TestIngressPolicy":           {Run: TestIngressPolicy},
-		"TestIngressPolicyOfPtp":      {Run: TestIngressPolicyOfPtp},
-		"TestPolicyBasic":             {Run: TestPolicyBasic, Always: true},
-		"TestPolicyEndsConnections":   {Run: TestPolicyEndsConnections},
-		"TestPolicyLost":              {Run: TestPolicyLost},
-		"TestPolicyRefused":           {Run: TestPolicyRefused, Always: true},
-		"TestPolicyUpdate":            {Run: TestPolicyUpdate},
-		"TestPolicyWithoutIPv6":       {Run: TestPolicyWithoutIPv6},
+		"TestDiscoveryBetweenNeighboursOnly": {Run: TestDiscoveryBetweenNeighboursOnly},
+		"TestEmbeddedNetworkIsClosed":        {Run: TestEmbeddedNetworkIsClosed, Always: true},
+		"TestIngressPolicy":                  {Run: TestIngressPolicy},
+		"TestIngressPolicyOfPtp":             {Run: TestIngressPolicyOfPtp},
+		"TestPolicyBasic":                    {Run: TestPolicyBasic, Always: true},
+		"TestPolicyEndsConnections":          {Run: TestPolicyEndsConnections},
+		"TestPolicyLost":                     {Run: TestPolicyLost},
+		"TestPolicyRefused":                  {Run: TestPolicyRefused, Always: true},
+		"TestPolicyUpdate":                   {Run: TestPolicyUpdate},
+		"TestPolicyWithoutIPv6":              {Run: TestPolicyWithoutIPv6},
 	}
 }
 

@@ -104,9 +104,21 @@ func broadcast(subnet netip.Prefix) netip.Addr {
 }
 
 // isDiscovery reports whether a flow is neighbour discovery or the management
-// of multicast groups, to which policies do not apply.
-func isDiscovery(flow policy.Flow) bool {
-	return flow.Protocol == unix.IPPROTO_ICMPV6 && (flow.Port >= 130 && flow.Port <= 137 || flow.Port == 143)
+// of multicast groups, to which policies do not apply. Both are between
+// neighbours; to others, packets of these types are as all others.
+func (h *Host) isDiscovery(from, to netip.Addr, flow policy.Flow) bool {
+	return flow.Protocol == unix.IPPROTO_ICMPV6 && (flow.Port >= 130 && flow.Port <= 137 || flow.Port == 143) &&
+		h.isNeighbour(from, to) && h.isNeighbour(to, from)
+}
+
+// isNeighbour reports whether a peer is on the link of the allocation with an
+// address: the host, the groups and the link-local addresses, and on a bridge
+// the network of the allocation. It is true if no allocation has the address.
+func (h *Host) isNeighbour(of, peer netip.Addr) bool {
+	e := h.ends[of.Unmap()]
+	peer = peer.Unmap().WithZone("")
+	return e == nil || h.local[peer] || peer.IsMulticast() || peer.IsLinkLocalUnicast() ||
+		e.bridged && slices.ContainsFunc(e.networks, func(p netip.Prefix) bool { return p.Contains(peer) })
 }
 
 // onBridge returns why the bridge of an allocation does not pass a packet; nil

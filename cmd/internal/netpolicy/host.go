@@ -162,13 +162,13 @@ func (r *Reason) Policy() string {
 // Explain returns the decisions on a flow from one address to another, in the
 // order in which they are made: those on the egress of the sender, and those on
 // the ingress of the receiver. The first one that denies decides. There are
-// none within an allocation, and none on neighbour discovery. It returns
+// none within an allocation, and none on neighbour discovery of neighbours. It returns
 // ErrUndecided if the decision depends on what the records do not say.
 func (h *Host) Explain(from, to netip.Addr, flow policy.Flow) ([]Reason, error) {
 	if isGroup(from.Unmap()) {
 		return nil, fmt.Errorf("no packet has the source %s: give the address of a host", from)
 	}
-	if id := h.Allocation(from); id != "" && id == h.Allocation(to) || isDiscovery(flow) {
+	if id := h.Allocation(from); id != "" && id == h.Allocation(to) || h.isDiscovery(from, to, flow) {
 		return nil, nil
 	}
 	var list []Reason

@@ -172,7 +172,9 @@ func TestExplainOnBridge(t *testing.T) {
 		{"fe80::1", "fd00:1::2", udp, "a6 ingress deny bridge: no link-local"},
 		{"fd00:1::2", "ff0e::1", udp, "a6 egress deny bridge: no multicast or broadcast"},
 		{"fd00:1::2", "ff02::1", discovery, ""},
-		{"fd00:2::2", "2001:db8::1", discovery, ""},
+		{"fd00:1::2", "fd00:1::9", discovery, ""},
+		{"fd00:2::2", "fe80::1", discovery, ""},
+		{"fd00:2::2", "2001:db8::1", discovery, "routed6 egress allow default"}, // not on the link
 		{"10.1.0.2", "224.0.0.1", udp, "a4 egress deny bridge: no multicast or broadcast"},
 		{"10.1.0.2", "240.0.0.1", udp, "a4 egress deny bridge: no multicast or broadcast"},
 		{"10.1.0.2", "255.255.255.255", udp, "a4 egress deny bridge: no multicast or broadcast"},

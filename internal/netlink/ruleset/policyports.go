@@ -63,16 +63,13 @@ func (t *table) policedChains() []chain {
 // bridge's hook input, although the port did not send it. So the type of the
 // packet counts, and not that of the frame.
 func (t *table) policedChain() chain {
-	kind := func(number uint16) []expr.Any {
-		return []expr.Any{&expr.Meta{Key: expr.MetaKeyPROTOCOL, Register: 1}, equal(binary.BigEndian.AppendUint16(nil, number))}
-	}
-	ipv4, ipv6 := kind(unix.ETH_P_IP), kind(unix.ETH_P_IPV6)
+	ipv4, ipv6 := packetType(unix.ETH_P_IP), packetType(unix.ETH_P_IPV6)
 	bits := func(at, length uint32, masked, value []byte) []expr.Any {
 		return []expr.Any{network(at, length, 0), mask(masked, make([]byte, length)), equal(value)}
 	}
 	group := toGroup()
 	const source6At, target4At, target6At = 8, 16, 24
-	rules := append(neighbours(),
+	rules := append(neighbours(ipv6...),
 		newRule("IPv6 from a link-local address", slices.Concat(ipv6, bits(source6At, 2, []byte{0xff, 0xc0}, []byte{0xfe, 0x80}), counted(drop()))...),
 		newRule("IPv6 to a link-local address", slices.Concat(ipv6, bits(target6At, 2, []byte{0xff, 0xc0}, []byte{0xfe, 0x80}), counted(drop()))...),
 		newRule("IPv6 to a multicast group", slices.Concat(ipv6, []expr.Any{network(target6At, 1, 0), equal([]byte{0xff})}, counted(drop()))...),
@@ -82,6 +79,11 @@ func (t *table) policedChain() chain {
 	return newChain(chainPoliced, hook{}, rules...)
 }
 
+// packetType matches packets in frames, also in those with a tag of the bridge.
+func packetType(number uint16) []expr.Any {
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyPROTOCOL, Register: 1}, equal(binary.BigEndian.AppendUint16(nil, number))}
+}
+
 // toPolicedChain returns the chain for packets to a port. Those of neighbour
 // discovery return before the others are checked.
 func (t *table) toPolicedChain() chain {
@@ -89,7 +91,7 @@ func (t *table) toPolicedChain() chain {
 		return slices.Concat(etherType(kind), []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}, network(at, length, unix.IFNAMSIZ), notInSet(own)}, counted(drop()))
 	}
 	const target4At, target6At = 16, 24
-	return newChain(chainToPoliced, hook{}, append(neighbours(),
+	return newChain(chainToPoliced, hook{}, append(neighbours(packetType(unix.ETH_P_IPV6)...),
 		newRule("IPv4 to another address", other(unix.ETH_P_IP, t.addresses4, target4At, 4)...),
 		newRule("IPv6 to another address", other(unix.ETH_P_IPV6, t.addresses6, target6At, 16)...),
 		newRule("VLAN tags", append(etherType(unix.ETH_P_8021Q), counted(drop())...)...),

@@ -165,15 +165,22 @@ func (t *table) ended(direction int) []expr.Any {
 }
 
 // neighbours returns the rules for neighbour discovery and for the management of multicast
-// groups (RFC 4861, RFC 3810): without them, no address can be reached.
-func neighbours() []rule {
-	var rules []rule
-	for _, kinds := range [][2]byte{{130, 137}, {143, 143}} {
-		rules = append(rules, newRule("neighbour discovery and multicast groups",
-			protocol(0), equal([]byte{unix.IPPROTO_ICMPV6}), transport(0, 1, 0),
-			&expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: kinds[:1], ToData: kinds[1:]}, returns()))
+// groups: without them, no address can be reached. Both are between neighbours. Their hop limit is
+// 255, which no packet has that a router has forwarded (RFC 4861), or 1, with which no router
+// forwards it (RFC 2710, RFC 3810). With another one, a packet of the same type is one of a workload.
+// In a table of all families, ipv6 matches IPv6.
+func neighbours(ipv6 ...expr.Any) []rule {
+	kinds := func(comment string, hopLimit, first, last byte) rule {
+		const hopLimitAt = 7
+		return newRule(comment, slices.Concat(ipv6, []expr.Any{
+			protocol(0), equal([]byte{unix.IPPROTO_ICMPV6}), network(hopLimitAt, 1, 0), equal([]byte{hopLimit}), transport(0, 1, 0),
+			&expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: []byte{first}, ToData: []byte{last}}, returns()})...)
 	}
-	return rules
+	return []rule{
+		kinds("neighbour discovery", 255, 133, 137),
+		kinds("multicast groups", 1, 130, 132),
+		kinds("multicast groups", 1, 143, 143),
+	}
 }
 
 // subject loads the address of the allocation whose policy is applied, and peer the other

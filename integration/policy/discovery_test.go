@@ -1,0 +1,87 @@
+package policy
+
+import (
+	"bytes"
+	"crypto/rand"
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/testing/testbed"
+	"github.com/allocnet/allocnet/internal/testing/testhost"
+	"github.com/allocnet/allocnet/policy"
+)
+
+// TestDiscoveryBetweenNeighboursOnly: packets of the types of neighbour discovery, and of the management
+// of multicast groups, are subject to policies unless they are between neighbours.
+func TestDiscoveryBetweenNeighboursOnly(t *testing.T) {
+	for _, main := range []string{"bridge", "ptp"} {
+		t.Run(main, func(t *testing.T) {
+			h := newHost(t, configurator.EngineNative, func(c *configurator.Config) { c.Networks = []string{"net"} })
+			h.Network("net", policed(main, testbed.Dual)...)
+			free, bound, target := h.Alloc("free"), h.Alloc("bound"), h.Alloc("target")
+			isolated := &policy.Policy{Presets: []policy.Preset{policy.Isolated}}
+			bound.Policy, target.Policy = isolated, isolated
+			h.SetUp(free)
+			h.SetUp(bound)
+			s := h.SetUp(target)
+			inside := netip.MustParseAddr(s.AddressIPv6)
+			outside := rawICMPv6(t, h.Outside.Path())
+			at := rawICMPv6(t, target.Netns)
+			for _, kind := range []byte{130, 131, 132, 133, 134, 135, 136, 137, 143} {
+				if guarded := kind == 134 || kind >= 136 && kind <= 137; main != "bridge" || !guarded { // by the source guard
+					requireArrival(t, true, free.Netns, testhost.Outside6.Addr(), outside, kind)
+				}
+				requireArrival(t, false, bound.Netns, testhost.Outside6.Addr(), outside, kind)
+				requireArrival(t, false, free.Netns, inside, at, kind)
+			}
+			h.TearDown(free, bound, target)
+		})
+	}
+}
+
+// rawICMPv6 returns a socket that receives all ICMPv6 packets of a namespace.
+func rawICMPv6(t *testing.T, netns string) (fd int) {
+	t.Helper()
+	testbed.Within(t, netns, func() (err error) {
+		fd, err = unix.Socket(unix.AF_INET6, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_ICMPV6)
+		return err
+	})
+	t.Cleanup(func() { require.NoError(t, unix.Close(fd)) })
+	return fd
+}
+
+// requireArrival sends a packet with a hop limit of 64, and requires that it arrives, or does not.
+func requireArrival(t *testing.T, want bool, netns string, to netip.Addr, at int, kind byte) {
+	t.Helper()
+	token := append([]byte{kind, 0, 0, 0}, rand.Text()...)
+	from := rawICMPv6(t, netns)
+	require.NoError(t, unix.SetsockoptInt(from, unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, 64))
+	wait := 50 * time.Millisecond
+	if want {
+		wait = 5 * time.Second
+	}
+	require.NoError(t, unix.SetsockoptTimeval(at, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 25_000}))
+	arrived := false
+	for deadline := time.Now().Add(wait); !arrived && time.Now().Before(deadline); {
+		err := unix.Sendto(from, token, 0, &unix.SockaddrInet6{Addr: to.As16()})
+		if err != nil && !errors.Is(err, unix.EPERM) { // a local rule
+			require.NoError(t, err)
+		}
+		buf := make([]byte, 256)
+		for !arrived {
+			n, _, err := unix.Recvfrom(at, buf, 0)
+			if errors.Is(err, unix.EAGAIN) {
+				break
+			}
+			require.NoError(t, err)
+			arrived = n == len(token) && bytes.Equal(buf[4:n], token[4:])
+		}
+	}
+	require.Equal(t, want, arrived, "type %d to %s", kind, to)
+}
