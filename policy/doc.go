@@ -69,9 +69,9 @@
 // addresses, and part of the world.
 //
 // The services icmp and icmpv6 match the protocol numbers 1 and 58, of which IPv4 only has the
-// first and IPv6 the second. IPv6 needs neighbour discovery, so between neighbours it has to be
-// exempt where a policy is enforced, like ICMP errors everywhere. Other protocols than those of Service, such as GRE, match only
-// rules without services.
+// first and IPv6 the second. Where a policy is enforced, ICMP errors are exempt, and for IPv6
+// neighbour discovery between neighbours. Other protocols than those of Service, such as GRE,
+// match only rules without services.
 //
 // A preset's meaning may change with a release: if a cloud provider adds an address for
 // metadata, no-metadata includes it, and Canonical is different.
