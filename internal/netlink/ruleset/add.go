@@ -48,6 +48,9 @@ func (r *Ruleset) Add(ctx context.Context, e *Elements) error {
 	if err == nil {
 		err = r.add(ctx, list)
 	}
+	if err == nil {
+		err = r.restoreRulesOf(ctx, list)
+	}
 	if err != nil {
 		return fmt.Errorf("add elements of %s: %w", e.Owner, err)
 	}
@@ -76,6 +79,9 @@ func (r *Ruleset) Extend(ctx context.Context, present []*Elements, more *Element
 			putElementsWith(b, had, unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE)
 			putElements(b, list, unix.NFT_MSG_NEWSETELEM)
 		})
+	}
+	if err == nil {
+		err = r.restoreRulesOf(ctx, append(had, list...))
 	}
 	if err != nil {
 		return fmt.Errorf("extend elements of %s: %w", more.Owner, err)

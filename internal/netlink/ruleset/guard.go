@@ -107,7 +107,7 @@ func (t *table) failClosed() []chain {
 // over another link, except for answers. The former is needed if a link has route_localnet, with every backend
 // of host ports. In family Bridge, it drops frames of guarded bridge ports that have no
 // elements for them. The first call completes an existing table, which an older version may
-// have made. Later calls change nothing if the table exists: see Repair.
+// have made. Later calls make rules again of which some are missing: see Repair.
 func (r *Ruleset) Guard(ctx context.Context, families ...Family) error {
 	for _, f := range families {
 		if err := r.guard(ctx, f); err != nil {
@@ -120,8 +120,10 @@ func (r *Ruleset) Guard(ctx context.Context, families ...Family) error {
 func (r *Ruleset) guard(ctx context.Context, f Family) error {
 	t := guards[f].table
 	if r.guarded[f].Load() {
-		if found, _, err := r.has(ctx, t); found || err != nil {
+		if found, _, err := r.has(ctx, t); err != nil {
 			return err
+		} else if found {
+			return r.restoreRules(ctx, t)
 		}
 	}
 	// A transaction that fails, because the table exists, waits for RCU.

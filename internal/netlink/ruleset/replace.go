@@ -27,6 +27,9 @@ func (r *Ruleset) Replace(ctx context.Context, before, after *Elements) error {
 			return e.set.shared || slices.ContainsFunc(list, func(stays element) bool { return stays.place() == e.place() })
 		}))
 	}
+	if err == nil {
+		err = r.restoreRulesOf(ctx, list)
+	}
 	if err != nil {
 		return fmt.Errorf("replace elements of %s: %w", after.Owner, err)
 	}

@@ -55,6 +55,7 @@ type hook struct {
 type rule struct {
 	comment string
 	exprs   []byte
+	calls   string // the chain to which it jumps, or ""
 }
 
 // onceChains returns a function that builds the chains of a table at its first call.
@@ -241,14 +242,18 @@ func (t *table) forwarded() chain {
 
 func newRule(comment string, exprs ...expr.Any) rule {
 	var b sock.Requests
+	var calls string
 	for _, e := range exprs {
+		if v, ok := e.(*expr.Verdict); ok {
+			calls = v.Chain
+		}
 		data, err := expr.Marshal(0, e)
 		if err != nil {
 			panic(fmt.Sprintf("ruleset: rule %q: %v", comment, err))
 		}
 		b.Attribute(unix.NLA_F_NESTED|unix.NFTA_LIST_ELEM, data)
 	}
-	return rule{comment, b.Data()}
+	return rule{comment, b.Data(), calls}
 }
 
 // register returns the register at an offset into a concatenation. The registers of 16

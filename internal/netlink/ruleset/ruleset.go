@@ -20,6 +20,7 @@ type Ruleset struct {
 	guarded   [3]atomic.Bool // the table of a Family's guard was complete
 	holds     [3]atomic.Bool // this connection owns the second one
 	witnesses witnesses
+	intact    intact
 }
 
 // Open opens the connection to the kernel. The first Add makes the tables.

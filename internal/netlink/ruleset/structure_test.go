@@ -144,3 +144,57 @@ func TestConcurrentRepairs(t *testing.T) {
 		}
 	}
 }
+
+// TestRulesAreRestored: whatever adds elements, or needs the guard, makes the rules again that another
+// program has removed from the tables.
+func TestRulesAreRestored(t *testing.T) {
+	all := everything()
+	for name, act := range map[string]func(r *Ruleset) error{
+		"Add": func(r *Ruleset) error {
+			if err := r.Del(t.Context(), all); err != nil {
+				return err
+			}
+			return r.Add(t.Context(), all)
+		},
+		"Replace": func(r *Ruleset) error { return r.Replace(t.Context(), all, all) },
+		"Extend":  func(r *Ruleset) error { return r.Extend(t.Context(), []*Elements{all}, &Elements{Owner: all.Owner}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := open(t)
+			require.NoError(t, r.Add(t.Context(), all))
+			for _, table := range every {
+				for _, c := range table.chains() {
+					if list, err := all.elements(); err != nil || !table.used(list) {
+						continue
+					}
+					if len(c.rules) == 0 {
+						continue
+					}
+					r.intact.until = nil // the time has passed
+					nft(t, append([]string{"flush", "chain"}, strings.Fields(strings.ReplaceAll(strings.TrimPrefix(c.label, "table "), ", chain", ""))...)...)
+					require.ErrorIs(t, r.Check(t.Context(), all), ErrMissing, c.label)
+					require.NoError(t, act(r))
+					require.NoError(t, r.Check(t.Context(), all), c.label)
+				}
+			}
+			require.NoError(t, r.Del(t.Context(), all))
+		})
+	}
+	t.Run("Guard", func(t *testing.T) {
+		r := open(t)
+		families := []Family{IPv4, IPv6, Bridge}
+		require.NoError(t, r.Guard(t.Context(), families...))
+		for _, f := range families {
+			for _, c := range guards[f].table.chains() {
+				if len(c.rules) == 0 {
+					continue
+				}
+				r.intact.until = nil
+				nft(t, append([]string{"flush", "chain"}, strings.Fields(strings.ReplaceAll(strings.TrimPrefix(c.label, "table "), ", chain", ""))...)...)
+				require.ErrorIs(t, r.CheckGuard(t.Context(), f), ErrMissing, c.label)
+				require.NoError(t, r.Guard(t.Context(), families...))
+				require.NoError(t, r.CheckGuard(t.Context(), f), c.label)
+			}
+		}
+	})
+}
