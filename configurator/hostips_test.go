@@ -15,6 +15,7 @@ import (
 
 const (
 	absentHostIP = "host ports on 203.0.113.9: no interface of the host has this address; they do not answer until one has it"
+	withoutIPv6  = "host ports on ::: the allocation has no IPv6 address, so they do not answer"
 	loopback6    = "host ports on ::1: the kernel routes nothing from ::1 off the loopback, so they do not answer; use 127.0.0.1 or another address of the host"
 )
 
@@ -29,7 +30,7 @@ func TestHostIPsAreChecked(t *testing.T) {
 			h.Configurator = h.restarted()
 			a := h.alloc("a")
 			for ip, want := range map[string][]string{
-				"": nil, "0.0.0.0": nil, "::": nil, "127.0.0.1": nil, "127.9.9.9": nil,
+				"": nil, "0.0.0.0": nil, "::": {withoutIPv6}, "127.0.0.1": nil, "127.9.9.9": nil,
 				"203.0.113.9": {absentHostIP}, "::ffff:203.0.113.9": {absentHostIP}, "::1": {loopback6},
 			} {
 				log.Reset()

@@ -80,7 +80,7 @@ func listenerErrors(id string, list []listeners.Port) error {
 // warnings logs what the caller should know about host ports that were published, and returns the
 // texts for Status.Warnings.
 func (c *Configurator) warnings(ports []portmap.Mapping, l *listenerSearch, id string, s *Status) []string {
-	return append(c.hostIPWarnings(ports, id), c.listenerWarnings(l, id, s)...)
+	return append(c.hostIPWarnings(ports, id, s), c.listenerWarnings(l, id, s)...)
 }
 
 // listenerWarnings waits for the search, logs the listeners and returns the texts for
