@@ -34,10 +34,11 @@ import (
 // The policy of the change replaces that of the allocation, in one step: a packet meets either of
 // them. Tracked connections that the policy or the labels deny from then on end.
 //
-// Update makes sure that the kernel has what the Change names, also if the record has it already:
-// another program may have removed it. The Revision stays if the record has all of it. If the
-// network cannot be changed (ErrCannotUpdate), such a Change runs CHECK instead, and Update returns
-// the errors of Check.
+// Update first repairs what another program has removed, as CheckAndRepair does. If it cannot, it
+// changes the allocation nevertheless, and the Status has a warning. The kernel then has what the
+// Change names, also if the record has it already; the Revision stays if the record has all of it. If
+// the network cannot be changed (ErrCannotUpdate), such a Change runs CHECK instead, and Update
+// returns the errors of Check.
 //
 // A later Setup of the ID must request the ports, labels, bandwidth and policy that the
 // allocation has then, else it returns ErrDifferent.
@@ -181,6 +182,7 @@ func (c *Configurator) changeTo(ctx context.Context, p *plan, target *record.Aim
 	} else if err != nil {
 		return nil, err
 	}
+	unhealthy := c.repairBefore(ctx, p)
 	more := added(before.Ports, target.Ports)
 	listeners := c.searchListeners(&record.Record{Ports: more})
 	if err := c.refuseListeners(listeners, p.ID); err != nil {
@@ -195,9 +197,19 @@ func (c *Configurator) changeTo(ctx context.Context, p *plan, target *record.Aim
 	}
 	status, err := statusOf(done)
 	if err == nil {
-		status.Warnings = c.warnings(more, listeners, p.ID, status)
+		status.Warnings = append(unhealthy, c.warnings(more, listeners, p.ID, status)...)
 	}
 	return status, err
+}
+
+// repairBefore restores, before an update, what another program has removed of the allocation: without
+// it, what the update makes may have no effect. If that is not possible, the update goes on, because it
+// may take something away; the returned warning says what is wrong.
+func (c *Configurator) repairBefore(ctx context.Context, p *plan) (warnings []string) {
+	if _, err := c.checkAndRepair(ctx, p); errors.Is(err, ErrUnhealthy) {
+		warnings = append(warnings, err.Error())
+	}
+	return warnings
 }
 
 // canUpdate returns an error if the recorded update of a plan cannot be carried out.

@@ -13,6 +13,7 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 	"github.com/allocnet/allocnet/policy"
 	"github.com/allocnet/allocnet/portmap"
+	"github.com/allocnet/allocnet/sandbox"
 )
 
 // damage runs a command of another program. VETH is the host's end of the only allocation, and
@@ -188,4 +189,21 @@ func TestUnpublishOfEveryProtocol(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, s.Ports, 1)
 	require.Equal(t, 8080, s.Ports[0].HostPort)
+}
+
+// TestUpdateOfBroken: what cannot be repaired does not prevent an Update, and is a warning.
+func TestUpdateOfBroken(t *testing.T) {
+	h, a := updateHost(t, "")
+	s, err := sandbox.Open(a.Netns)
+	require.NoError(t, err)
+	defer s.Close()
+	require.NoError(t, s.Do(func() error {
+		return exec.Command("ip", "address", "flush", "dev", "eth0").Run()
+	}))
+	status, err := h.Update(t.Context(), a.ID, Change{Unpublish: a.Ports})
+	require.NoError(t, err)
+	require.Empty(t, status.Ports)
+	require.Empty(t, published(t))
+	require.Len(t, status.Warnings, 1)
+	require.Contains(t, status.Warnings[0], "has lost its address")
 }

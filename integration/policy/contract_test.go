@@ -28,6 +28,7 @@ const processes = "processes with Configurators of their own"
 var withoutPools = map[string]string{
 	"TestContract":                   "uses pools itself",
 	"TestNothingIsMissingInContract": "sets nothing up",
+	"TestPolicyAfterDamage":          "Configurators of its own",
 	"TestPolicyBypass":               "as TestPolicyBasic",
 	"TestPolicyFlood":                "an allocation sends before its Setup",
 	"TestPolicyFloodOfASelected":     "as TestPolicyFlood",

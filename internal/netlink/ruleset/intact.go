@@ -22,30 +22,34 @@ import (
 // that after Add has returned.
 const intactTime = 20 * time.Millisecond
 
-// intact has the tables that were found intact lately. It is safe for concurrent use.
+// intact has the labels of the tables, and the IDs of the policies, that were found intact lately. It
+// is safe for concurrent use.
 type intact struct {
 	mu    sync.Mutex
-	until map[*table]time.Time
+	until map[string]time.Time
 }
 
-func (i *intact) has(t *table) bool {
+// maxIntact bounds the entries. Beyond it, all are removed.
+const maxIntact = 256
+
+func (i *intact) has(name string) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return time.Now().Before(i.until[t])
+	return time.Now().Before(i.until[name])
 }
 
-func (i *intact) add(t *table) {
+func (i *intact) add(name string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.until == nil {
-		i.until = map[*table]time.Time{}
+	if i.until == nil || len(i.until) >= maxIntact {
+		i.until = map[string]time.Time{}
 	}
-	i.until[t] = time.Now().Add(intactTime)
+	i.until[name] = time.Now().Add(intactTime)
 }
 
 // restoreRules makes the rules of a table again if some are missing. The table exists.
 func (r *Ruleset) restoreRules(ctx context.Context, t *table) error {
-	if r.intact.has(t) {
+	if r.intact.has(t.label) {
 		return nil
 	}
 	whole, err := r.isWhole(ctx, t)
@@ -55,7 +59,7 @@ func (r *Ruleset) restoreRules(ctx context.Context, t *table) error {
 	if err != nil {
 		return fmt.Errorf("restore the rules of %s: %w", t.label, err)
 	}
-	r.intact.add(t)
+	r.intact.add(t.label)
 	return nil
 }
 

@@ -124,9 +124,7 @@ func TestPolicyOfOneFamily(t *testing.T) {
 		require.Contains(t, listed, "links that need a policy")
 		require.NoError(t, r.CheckPolicy(t.Context(), p))
 		for of, want := range map[string]bool{family: true, "": false} {
-			has, err := r.HasPolicy(t.Context(), p.ID, of, p.Group)
-			require.NoError(t, err)
-			require.Equal(t, want, has)
+			require.Equal(t, want, hasPolicy(t, r, p, of))
 		}
 		nft(t, "delete", "table", other, names.PolicyTable)
 		require.ErrorIs(t, r.CheckPolicy(t.Context(), p), ErrMissing)
@@ -137,6 +135,38 @@ func TestPolicyOfOneFamily(t *testing.T) {
 			require.NotContains(t, nft(t, "list", "table", map[byte]string{unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6"}[table.family], table.name), "_aa")
 		}
 		require.NotContains(t, nft(t, "list", "ruleset"), p.ID)
+	}
+}
+
+// hasPolicy is HasPolicy of a policy with a family.
+func hasPolicy(t *testing.T, r *Ruleset, p *Policy, family string) bool {
+	t.Helper()
+	of := *p
+	of.Family, of.Group = family, 0 // of which the chains do not depend
+	chains, err := of.Chains()
+	require.NoError(t, err)
+	has, err := r.HasPolicy(t.Context(), chains, p.Group)
+	require.NoError(t, err)
+	return has
+}
+
+// TestPolicyIsIncomplete: an attachment does not use a policy that has lost rules, or the elements that
+// lead to it.
+func TestPolicyIsIncomplete(t *testing.T) {
+	r := open(t)
+	p := examplePolicy()
+	require.False(t, hasPolicy(t, r, p, ""))
+	for _, damage := range [][]string{
+		{"flush", "chain", "ip", names.PolicyTable, "policy_0123456789abcdef_egress_1"},
+		{"flush", "chain", "ip6", names.PolicyTable, "policy_0123456789abcdef_ingress"},
+		{"insert", "rule", "ip", names.PolicyTable, "policy_0123456789abcdef_egress", "accept"},
+		{"flush", "map", "ip6", names.PolicyTable, "ingress_links"},
+	} {
+		require.NoError(t, r.RestorePolicy(t.Context(), p))
+		require.True(t, hasPolicy(t, r, p, ""))
+		nft(t, damage...)
+		r.intact.until = nil // the time has passed
+		require.False(t, hasPolicy(t, r, p, ""), "%q", damage)
 	}
 }
 

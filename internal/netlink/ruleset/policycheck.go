@@ -39,7 +39,7 @@ func (r *Ruleset) missingOf(ctx context.Context, n *policyObjects) ([]string, er
 		return nil, err
 	}
 	for _, c := range n.chains {
-		if !slices.EqualFunc(is.rules[c.name], c.rules, func(comment string, one rule) bool { return comment == one.comment }) {
+		if !c.has(is.rules[c.name]) {
 			missing = append(missing, c.label)
 		}
 	}

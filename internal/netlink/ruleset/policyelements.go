@@ -43,24 +43,68 @@ func (l *lister) policyAddress(t *table, s *set, a netip.Addr) *element {
 	return l.add(s, a.AsSlice())
 }
 
-// HasPolicy reports whether the group of links leads to the chains of a policy, in its families. An
-// element that leads to a chain keeps it. family is that of the Policy.
-func (r *Ruleset) HasPolicy(ctx context.Context, id, family string, group uint32) (bool, error) {
-	var links []element
+// PolicyChains are the chains of a policy, with their rules. They are derived once for many
+// attachments.
+type PolicyChains struct {
+	id     string
+	tables []*table
+	chains [][]chain // of each table, without expressions
+}
+
+// Chains returns the chains of a policy. They do not depend on its group and its members.
+func (p *Policy) Chains() (*PolicyChains, error) {
+	any := *p
+	any.Group = names.FirstPolicyGroup
+	list := &PolicyChains{id: p.ID}
 	for _, t := range policyTables {
-		if t.has(family) {
-			links = append(links, linksTo(t, id, group)...)
+		if !t.has(p.Family) {
+			continue
 		}
+		n, err := any.objects(t)
+		if err != nil {
+			return nil, err
+		}
+		for i := range n.chains {
+			for j := range n.chains[i].rules {
+				n.chains[i].rules[j].exprs = nil
+			}
+		}
+		list.tables, list.chains = append(list.tables, t), append(list.chains, n.chains)
+	}
+	return list, nil
+}
+
+// HasPolicy reports whether a policy is complete, except for its sets: the group of links leads to its
+// chains, and they have their rules. An element that leads to a chain keeps it.
+func (r *Ruleset) HasPolicy(ctx context.Context, p *PolicyChains, group uint32) (bool, error) {
+	var links []element
+	for _, t := range p.tables {
+		links = append(links, linksTo(t, p.id, group)...)
 	}
 	found, err := r.lookUp(ctx, links)
 	if err != nil {
-		return false, fmt.Errorf("look for policy %s: %w", id, err)
+		return false, fmt.Errorf("look for policy %s: %w", p.id, err)
 	}
 	for i := range links {
 		if found[i].set == nil || found[i].value != links[i].value {
 			return false, nil
 		}
 	}
+	if r.intact.has(p.id) {
+		return true, nil
+	}
+	for i, t := range p.tables {
+		is, err := r.chainsOf(ctx, t, p.chains[i])
+		if err != nil {
+			return false, fmt.Errorf("look for policy %s: %w", p.id, err)
+		}
+		for _, c := range p.chains[i] {
+			if !c.has(is.rules[c.name]) {
+				return false, nil
+			}
+		}
+	}
+	r.intact.add(p.id)
 	return true, nil
 }
 

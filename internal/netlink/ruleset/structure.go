@@ -186,17 +186,21 @@ func (t *table) problems(is *state) []string {
 	}
 	for _, c := range t.chains() {
 		h, ok := is.chains[c.name]
-		same := func(comment string, one rule) bool { return comment == one.comment }
 		switch {
 		case !ok:
 			list = append(list, c.label)
 		case h != c.hook:
 			list = append(list, c.label+": hook differs")
-		case !slices.EqualFunc(is.rules[c.name], c.rules, same):
+		case !c.has(is.rules[c.name]):
 			list = append(list, c.label+": rules differ")
 		}
 	}
 	return list
+}
+
+// has reports whether the rules of the chain are those with the comments.
+func (c *chain) has(comments []string) bool {
+	return slices.EqualFunc(comments, c.rules, func(comment string, one rule) bool { return comment == one.comment })
 }
 
 // inspect reads a table's structure.

@@ -217,7 +217,14 @@ func (a *attachment) inKernel(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return a.args.Host.Rules.HasPolicy(ctx, a.policy.ID, a.policy.Family, group)
+	chains := a.policy.chains.Load()
+	if chains == nil {
+		if chains, err = rulesOf(&a.policy.Policy, &a.policy.content).Chains(); err != nil {
+			return false, err
+		}
+		a.policy.chains.Store(chains)
+	}
+	return a.args.Host.Rules.HasPolicy(ctx, chains, group)
 }
 
 // joinSelections adds the member to its selections, and removes it from those of its former

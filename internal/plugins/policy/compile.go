@@ -30,7 +30,8 @@ type content struct {
 type compiled struct {
 	policystate.Policy
 	content
-	group atomic.Uint32 // the latest group of links that led to it; 0 if unknown
+	group  atomic.Uint32                        // the latest group of links that led to it; 0 if unknown
+	chains atomic.Pointer[ruleset.PolicyChains] // nil until they are needed
 }
 
 // compile returns what the policies of a network and of an allocation are in the kernel; nil if

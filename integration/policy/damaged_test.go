@@ -1,0 +1,75 @@
+package policy
+
+import (
+	"net/netip"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/testing/testbed"
+	"github.com/allocnet/allocnet/internal/testing/testhost"
+	"github.com/allocnet/allocnet/policy"
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// TestPolicyAfterDamage: if another program has removed rules, a new allocation has its policy and its host
+// port nevertheless, and so has one after an Update. No daemon has restored the rules meanwhile.
+func TestPolicyAfterDamage(t *testing.T) {
+	tables := []string{"nft flush ruleset", "nft delete table ip allocnet_policy", "nft flush chain ip allocnet_policy POLICY_egress"}
+	rules := []string{
+		"nft delete chain ip allocnet_policy forward", "nft flush chain ip allocnet_policy forward", "nft flush chain ip allocnet_policy egress",
+		"nft flush map ip allocnet_policy egress_links", "nft flush chain ip allocnet host_ports_dnat",
+	}
+	testhost.EachElsewhere(t, []string{"ptp, tables", "ptp, rules", "bridge, tables"}, func(t *testing.T, part string) {
+		main, what, _ := strings.Cut(part, ", ")
+		for _, damage := range map[string][]string{"tables": tables, "rules": rules}[what] {
+			t.Run(damage, func(t *testing.T) { testAfterDamage(t, main, damage) })
+		}
+	})
+}
+
+func testAfterDamage(t *testing.T, main, damage string) {
+	h := newHost(t, configurator.EngineNative, func(c *configurator.Config) { c.Networks = []string{"net"} })
+	testbed.SetSysctls(t, "", testbed.Quick)
+	h.Network("net", policed(main, testbed.V4Only)...)
+	testbed.Serve(t, h.Outside.Path(), "tcp", 90, "outside")
+	list := mustPolicy(t, `{"egress":{"default":"deny","rules":[{"peers":[{"name":"world"}],"services":[{"protocol":"tcp","ports":"91"}]}]}}`)
+	first, second := h.Alloc("first"), h.Alloc("second")
+	first.Policy, second.Policy = list, list
+	second.Ports = []portmap.Port{testbed.TCPPort(8080, 80)}
+	h.SetUp(first)
+	rules, err := testbed.Output("nft", "list", "table", "ip", "allocnet_policy")
+	require.NoError(t, err)
+	id := regexp.MustCompile(`policy_[0-9a-f]{16}`).FindString(rules)
+	require.NotEmpty(t, id)
+	harm := func() { testbed.Shell(t, strings.ReplaceAll(damage, "POLICY", id)) }
+	other := func() *configurator.Configurator { // another process, which has not looked at the rules yet
+		c, err := configurator.New(h.Config)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, c.Close()) })
+		return c
+	}
+	outside := netip.AddrPortFrom(testhost.Outside4.Addr(), 90)
+
+	harm()
+	_, err = other().Setup(h.Context(), second)
+	require.NoError(t, err)
+	testbed.Serve(t, second.Netns, "tcp", 80, "second")
+	require.Error(t, dialFrom(t, second.Netns, netip.Addr{}, outside))
+	testbed.RequireAnswer(t, h.Outside.Path(), "tcp", testbed.HostPort(testhost.Host4, 8080), "second")
+
+	harm()
+	s, err := other().Update(h.Context(), second.ID, configurator.Change{Policy: list, Publish: second.Ports})
+	require.NoError(t, err)
+	require.Error(t, dialFrom(t, second.Netns, netip.Addr{}, outside))
+	testbed.RequireAnswer(t, h.Outside.Path(), "tcp", testbed.HostPort(testhost.Host4, 8080), "second")
+	_, err = h.Update(h.Context(), second.ID, configurator.Change{Policy: &policy.Policy{}, Revision: s.Revision})
+	require.NoError(t, err)
+	_, err = h.Repair(h.Context())
+	require.NoError(t, err)
+	require.NoError(t, dialFrom(t, second.Netns, netip.Addr{}, outside))
+	h.TearDown(first, second)
+}
