@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -34,7 +35,8 @@ func TestQuickChecks(t *testing.T) {
 	r.setup("web")
 	r.sh("sysctl -qw net.ipv4.ip_forward=0")
 	report := r.host().ExamineQuickly(t.Context())
-	require.Equal(t, describe(r.examine().Findings), describe(report.Findings))
+	whole := slices.DeleteFunc(r.examine().Findings, func(f Finding) bool { return f.ID == "drift" }) // of CHECK
+	require.Equal(t, describe(whole), describe(report.Findings))
 	require.Equal(t, "forwarding-off", report.Findings[0].ID)
 	require.Less(t, len(report.Checks), len(checks))
 	require.NoError(t, os.Remove(r.path("ran")), "the whole examination runs it")
