@@ -2,6 +2,7 @@ package ruleset
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -149,6 +150,7 @@ func TestConcurrentRepairs(t *testing.T) {
 // program has removed from the tables.
 func TestRulesAreRestored(t *testing.T) {
 	all := everything()
+	all.Known = []netip.Addr{netip.MustParseAddr("10.1.2.3"), netip.MustParseAddr("fd00::3")}
 	for name, act := range map[string]func(r *Ruleset) error{
 		"Add": func(r *Ruleset) error {
 			if err := r.Del(t.Context(), all); err != nil {
@@ -161,6 +163,7 @@ func TestRulesAreRestored(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := open(t)
+			require.NoError(t, r.AddPolicy(t.Context(), examplePolicy())) // which calls some of the chains
 			require.NoError(t, r.Add(t.Context(), all))
 			for _, table := range every {
 				for _, c := range table.chains() {
