@@ -10,6 +10,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/names"
+	policyplugin "github.com/allocnet/allocnet/internal/plugins/policy"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/portmap"
@@ -71,7 +72,8 @@ const maxInterfaces = 1000
 
 // Detach removes a network of an allocation that is set up, with its interface. It does not
 // remove the first network, whose address is that of the allocation, nor one that publishes host
-// ports: then it returns ErrCannotUpdate. It returns ErrNotFound if the allocation has no such
+// ports: then it returns ErrCannotUpdate. Limits that none of the other networks can have end with
+// it. It returns ErrNotFound if the allocation has no such
 // interface, and a *RevisionError as Update does if revision is not "".
 //
 // If the network cannot be removed, Detach returns ErrIncomplete. Then, and after the death of
@@ -175,16 +177,19 @@ func (c *Configurator) addAttachment(ctx context.Context, p, one *plan) (*Status
 	if err := c.put(&intent); err != nil {
 		return nil, err
 	}
-	err := c.step(ctx, StepAdd, one.Record, func(ctx context.Context) error {
-		ctx, cancel := c.withAddTimeout(ctx)
-		defer cancel()
-		request, err := c.request(one)
-		if err != nil {
-			return fmt.Errorf("%w: %w", engine.ErrNothingDone, err)
-		}
-		results, err := c.native.Add(ctx, request)
-		return errors.Join(err, keepResults(one, results))
-	})
+	err := c.enforceOnAll(ctx, p)
+	if err == nil {
+		err = c.step(ctx, StepAdd, one.Record, func(ctx context.Context) error {
+			ctx, cancel := c.withAddTimeout(ctx)
+			defer cancel()
+			request, err := c.request(one)
+			if err != nil {
+				return fmt.Errorf("%w: %w", engine.ErrNothingDone, err)
+			}
+			results, err := c.native.Add(ctx, request)
+			return errors.Join(err, keepResults(one, results))
+		})
+	}
 	if err == nil {
 		err = ctx.Err()
 	}
@@ -196,6 +201,18 @@ func (c *Configurator) addAttachment(ctx context.Context, p, one *plan) (*Status
 		return nil, errors.Join(err, c.undoAttach(ctx, p, &intent, err))
 	}
 	return statusOf(done)
+}
+
+// enforceOnAll makes the policies of an allocation apply to its addresses on every network, before one
+// more network is attached.
+func (c *Configurator) enforceOnAll(ctx context.Context, p *plan) error {
+	if !p.declares(policyplugin.Capability) {
+		return nil
+	}
+	return c.apply(ctx, StepEnforce, p, func(ctx context.Context, request *engine.Request) error {
+		request.More = true
+		return c.native.Enforce(ctx, request)
+	})
 }
 
 // with returns the record with other attachments.
@@ -231,6 +248,13 @@ func (c *Configurator) removeAttachment(ctx context.Context, p *plan, i int) (*S
 	gone := p.Attachments[i]
 	done := p.with(slices.Delete(slices.Clone(p.Attachments), i, i+1))
 	done.Pending = &gone
+	left := &plan{Record: done, networks: slices.Delete(slices.Clone(p.networks), i, i+1)}
+	if !left.declares(bandwidth) { // a Setup could not request limits of the remaining networks
+		var err error
+		if done.Capabilities, err = withLimits(p.Capabilities, Bandwidth{}); err != nil {
+			return nil, err
+		}
+	}
 	if err := c.put(done); err != nil {
 		return nil, err
 	}

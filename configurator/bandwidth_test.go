@@ -478,10 +478,12 @@ func TestUpdateBandwidthAfterDetach(t *testing.T) {
 	a.Networks = []string{"net"}
 	_, err = h.Setup(t.Context(), a)
 	require.ErrorIs(t, err, ErrUnserved)
-	_, err = h.Update(t.Context(), a.ID, Change{Bandwidth: &Bandwidth{}})
+	a.Bandwidth = nil // the limits have ended with the network
+	again, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)
-	a.Bandwidth = nil
-	_, err = h.Setup(t.Context(), a)
+	require.False(t, again.SetUpAgain)
+	r, err := h.Get(t.Context(), a.ID)
 	require.NoError(t, err)
+	require.Nil(t, r.Bandwidth)
 	require.NoError(t, h.Teardown(t.Context(), a))
 }

@@ -29,6 +29,8 @@ var withoutPools = map[string]string{
 	"TestContract":                   "uses pools itself",
 	"TestNothingIsMissingInContract": "sets nothing up",
 	"TestPolicyAfterDamage":          "Configurators of its own",
+	"TestAttachOfOpenNetwork":        "as TestPolicyOfNetworks",
+	"TestOpenNetworkIsNoWayOut":      "as TestPolicyOfNetworks",
 	"TestPolicyBypass":               "as TestPolicyBasic",
 	"TestPolicyFlood":                "an allocation sends before its Setup",
 	"TestPolicyFloodOfASelected":     "as TestPolicyFlood",

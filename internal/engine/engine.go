@@ -75,6 +75,8 @@ type Request struct {
 	// the attachment has an IfName.
 	InterfacePrefix string
 	Attachments     []Attachment
+	// More reports that the allocation is about to get another network.
+	More bool
 	// Others are the attachments of the allocation that the operation does not concern,
 	// with their IfName and Result.
 	Others []Attachment

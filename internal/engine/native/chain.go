@@ -111,7 +111,7 @@ func isNetwork(a engine.Attachment) bool { return !a.Loopback }
 // hasSeveral reports whether the allocation of a request has several networks.
 func hasSeveral(r *engine.Request) bool {
 	first := slices.IndexFunc(r.Attachments, isNetwork)
-	return first >= 0 && (slices.ContainsFunc(r.Others, isNetwork) || slices.ContainsFunc(r.Attachments[first+1:], isNetwork))
+	return first >= 0 && (r.More || slices.ContainsFunc(r.Others, isNetwork) || slices.ContainsFunc(r.Attachments[first+1:], isNetwork))
 }
 
 // argsText returns the value of CNI_ARGS.

@@ -23,6 +23,7 @@ type attached struct {
 	requested bool // by the operation
 	owner     names.Owner
 	addresses []netip.Addr
+	policed   bool // a policy denies something
 	ports     []ruleset.BridgePort
 }
 
@@ -68,6 +69,7 @@ func (e *Engine) attachments(ctx context.Context, exec *sdk.Exec, r *engine.Requ
 			}
 			if w.Elements != nil {
 				one.ports = append(one.ports, w.Elements.Ports...)
+				one.policed = one.policed || len(w.Elements.Policed) > 0
 			}
 		}
 		list = append(list, one)
@@ -76,12 +78,22 @@ func (e *Engine) attachments(ctx context.Context, exec *sdk.Exec, r *engine.Requ
 }
 
 // crossing returns the elements that let one of two attachments send from the addresses of
-// the other, with the given owner.
+// the other, with the given owner. Over the bridge of a network with a policy, the allocation does not
+// send from addresses to which no policy applies.
 func crossing(a, b *attached, owner names.Owner) *ruleset.Elements {
+	return elementsOf(a, b, owner, func(over, from *attached) bool { return from.policed || !over.policed })
+}
+
+// everyCrossing is crossing whatever the policies are.
+func everyCrossing(a, b *attached, owner names.Owner) *ruleset.Elements {
+	return elementsOf(a, b, owner, func(_, _ *attached) bool { return true })
+}
+
+func elementsOf(a, b *attached, owner names.Owner, may func(over, from *attached) bool) *ruleset.Elements {
 	e := &ruleset.Elements{Owner: owner}
 	for _, way := range [][2]*attached{{a, b}, {b, a}} {
 		for _, port := range way[0].ports {
-			if !port.Unaddressed {
+			if !port.Unaddressed && may(way[0], way[1]) {
 				e.Ports = append(e.Ports, ruleset.BridgePort{Name: port.Name, Addresses: way[1].addresses})
 			}
 		}
@@ -124,7 +136,7 @@ func (e *Engine) delCrossings(ctx context.Context, exec *sdk.Exec, r *engine.Req
 				continue
 			}
 			for _, owner := range []names.Owner{list[a].owner, list[b].owner} {
-				gone := crossing(&list[a], &list[b], owner)
+				gone := everyCrossing(&list[a], &list[b], owner)
 				if len(gone.Ports) == 0 {
 					continue
 				}

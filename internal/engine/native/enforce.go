@@ -19,21 +19,6 @@ func (e *Engine) Enforce(ctx context.Context, r *engine.Request) error {
 		return fmt.Errorf("enforce the policy of allocation %q: %w", r.ID, err)
 	}
 	defer exec.Close()
-	if err := e.enforce(ctx, exec, r); err != nil {
-		return fmt.Errorf("enforce the policy of allocation %q: %w", r.ID, err)
-	}
-	return nil
-}
-
-// enforceOthers makes the policies of an allocation apply to its addresses on every network, before
-// one more network is attached.
-func (e *Engine) enforceOthers(ctx context.Context, exec *sdk.Exec, r *engine.Request) error {
-	others := *r
-	others.Attachments, others.Others = r.Others, r.Attachments
-	return e.enforce(ctx, exec, &others)
-}
-
-func (e *Engine) enforce(ctx context.Context, exec *sdk.Exec, r *engine.Request) error {
 	for i, a := range r.Attachments {
 		c := e.newChain(exec, r, i)
 		for j, p := range a.Network.List.Plugins {
@@ -41,7 +26,7 @@ func (e *Engine) enforce(ctx context.Context, exec *sdk.Exec, r *engine.Request)
 				continue
 			}
 			if err := c.run(ctx, sdk.Repair, j, a.Result); err != nil {
-				return fmt.Errorf("network %q: %w", a.Network.Name, err)
+				return fmt.Errorf("enforce the policy of allocation %q: network %q: %w", r.ID, a.Network.Name, err)
 			}
 		}
 	}

@@ -130,9 +130,6 @@ func (e *Engine) Add(ctx context.Context, r *engine.Request) ([]*types100.Result
 	if err := prepareSandbox(exec, r); err != nil {
 		return nil, fmt.Errorf("ADD allocation %q: %w: %w", r.ID, engine.ErrNothingDone, err)
 	}
-	if err := e.enforceOthers(ctx, exec, r); err != nil {
-		return nil, fmt.Errorf("ADD allocation %q: %w: %w", r.ID, engine.ErrNothingDone, err)
-	}
 	results := make([]*types100.Result, len(r.Attachments))
 	for i, a := range r.Attachments {
 		c, result, err := e.newChain(exec, r, i), a.Previous, error(nil)

@@ -27,10 +27,8 @@ type Route struct {
 	MTU, AdvMSS int
 	// Exclusive makes the request fail if the route already exists.
 	Exclusive bool
-	// Behind keeps the routes of other links to the same destination in use: the route
-	// comes after them. Of equal IPv4 routes the kernel uses the first; equal IPv6 routes
-	// it would join to one over all links, so without a Priority the route gets a lower
-	// one than theirs.
+	// Behind keeps the routes of other links to the same destination in use: without a
+	// Priority, the route gets one that comes after theirs.
 	Behind bool
 	// Unreachable makes the kernel refuse packets to the destination. Such a route has no
 	// link.
@@ -42,9 +40,6 @@ func (b *Batch) AddRoute(route *Route) {
 	flags := uint16(unix.NLM_F_CREATE)
 	if route.Exclusive {
 		flags |= unix.NLM_F_EXCL
-	}
-	if route.Behind {
-		flags |= unix.NLM_F_APPEND
 	}
 	m, short := route.header()
 	r := b.begin(fmt.Sprintf("add route to %s", route.Dst), unix.RTM_NEWROUTE, flags)
@@ -58,7 +53,7 @@ func (b *Batch) AddRoute(route *Route) {
 	if route.Src != nil {
 		r.Attribute(unix.RTA_PREFSRC, short(route.Src))
 	}
-	if priority := route.priority(m.Family); priority != 0 {
+	if priority := route.priority(); priority != 0 {
 		r.Uint32(unix.RTA_PRIORITY, priority)
 	}
 	route.putPlace(r)
@@ -78,15 +73,16 @@ func (b *Batch) DeleteRoute(route *Route) {
 	route.putPlace(r)
 }
 
-// ip6DefaultPriority is the priority of an IPv6 route that has none (IP6_RT_PRIO_USER). A
-// route with a larger number is used only if there is none with a smaller one.
-const ip6DefaultPriority = 1024
+// behindPriority is larger than the priorities that anyone gives to a route. The kernel uses the
+// route with the smallest number; by default, that of IPv4 routes is 0, and of IPv6 routes 1024.
+const behindPriority = 1 << 30
 
 // priority returns the priority in the request; 0 leaves it to the kernel. The index of the
-// link makes it differ from the priorities of other routes that are Behind.
-func (r *Route) priority(family uint8) uint32 {
-	if r.Priority == 0 && r.Behind && family == unix.AF_INET6 {
-		return ip6DefaultPriority + uint32(r.Index)
+// link makes it differ from the priorities of other routes that are Behind: of equal IPv4 routes
+// the kernel uses the last one, and equal IPv6 routes it joins to one over all links.
+func (r *Route) priority() uint32 {
+	if r.Priority == 0 && r.Behind {
+		return behindPriority + uint32(r.Index)
 	}
 	return uint32(r.Priority)
 }
