@@ -477,7 +477,7 @@ func TestUpdateBandwidthAfterDetach(t *testing.T) {
 	require.Empty(t, ratesOf(t))
 	a.Networks = []string{"net"}
 	_, err = h.Setup(t.Context(), a)
-	require.ErrorIs(t, err, ErrUnserved)
+	require.ErrorIs(t, err, ErrDifferent)
 	a.Bandwidth = nil // the limits have ended with the network
 	again, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)
