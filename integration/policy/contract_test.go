@@ -29,6 +29,7 @@ var withoutPools = map[string]string{
 	"TestContract":                   "uses pools itself",
 	"TestNothingIsMissingInContract": "sets nothing up",
 	"TestPolicyAfterDamage":          "Configurators of its own",
+	"TestBridgeRulesAreRepaired":     "as TestPolicyAfterDamage",
 	"TestAttachOfOpenNetwork":        "as TestPolicyOfNetworks",
 	"TestOpenNetworkIsNoWayOut":      "as TestPolicyOfNetworks",
 	"TestPolicyBypass":               "as TestPolicyBasic",

@@ -73,3 +73,19 @@ func testAfterDamage(t *testing.T, main, damage string) {
 	require.NoError(t, dialFrom(t, second.Netns, netip.Addr{}, outside))
 	h.TearDown(first, second)
 }
+
+// TestBridgeRulesAreRepaired: Repair reports that it makes the traffic within a bridge pass the rules again.
+func TestBridgeRulesAreRepaired(t *testing.T) {
+	h := newHost(t, configurator.EngineNative, func(c *configurator.Config) { c.Networks = []string{"net"} })
+	h.Network("net", policed("bridge", testbed.Dual)...)
+	a := h.Alloc("a")
+	a.Policy = &policy.Policy{Presets: []policy.Preset{policy.Isolated}}
+	h.SetUp(a)
+	testbed.Shell(t, "echo 0 > /sys/class/net/br-test/bridge/nf_call_iptables")
+	require.ErrorIs(t, h.CheckOnly(h.Context(), a), configurator.ErrUnhealthy)
+	report, err := h.Repair(h.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{a.ID}, report.Repaired)
+	require.NoError(t, h.CheckOnly(h.Context(), a))
+	h.TearDown(a)
+}

@@ -141,12 +141,13 @@ func (p *plugin) Wanted(_ context.Context, c *sdk.CmdArgs) (*sdk.Wanted, error) 
 		w.First = append(w.First, sdk.Object{
 			Key: "policy " + a.policy.ID,
 			Restore: func(ctx context.Context) (bool, error) {
+				lacks := a.bridge != "" && c.Host.Kernel.CheckBridgeRules(a.bridge) != nil
 				if err := a.restoreRules(ctx); err != nil {
 					return false, err
 				}
 				var err error
 				restored, err = restore(ctx, c.Host, a.policy.ID)
-				return restored, err
+				return lacks || restored, err
 			},
 		})
 		w.Objects = append(w.Objects, sdk.Object{
