@@ -69,7 +69,7 @@ func TestCreatedAfterTheLock(t *testing.T) {
 	a := h.alloc("a")
 	unlock, err := h.lock(t.Context(), a.ID)
 	require.NoError(t, err)
-	planned, ended := make(chan struct{}), make(chan error, 1)
+	planned, ended := make(chan struct{}, 1), make(chan error, 1)
 	now := h.now
 	h.now = func() time.Time {
 		select {
