@@ -82,3 +82,34 @@ func TestOpenNetworkIsNoWayOut(t *testing.T) {
 		})
 	}
 }
+
+// TestPolicyOpensNoWayOut: a policy of the allocation that comes and goes leaves no way around the policy of
+// one of its networks.
+func TestPolicyOpensNoWayOut(t *testing.T) {
+	h := newHost(t, configurator.EngineNative, func(c *configurator.Config) { c.Networks = []string{"net", "open"} })
+	plugins := policed("bridge", testbed.Dual)
+	plugins[len(plugins)-1]["policy"] = map[string]any{"egress": map[string]any{"default": "deny"}}
+	h.Network("net", plugins...)
+	h.Network("open", append(openNetwork(), map[string]any{"type": "policy", "capabilities": map[string]bool{"policy": true}})...)
+	testbed.Serve(t, h.Outside.Path(), "tcp", 90, "outside")
+	a := h.Alloc("a")
+	h.SetUp(a)
+	outside := netip.AddrPortFrom(testhost.Outside4.Addr(), 90)
+	testbed.Within(t, a.Netns, func() error {
+		return testbed.Command("ip", "route", "replace", outside.Addr().String(), "via", "10.99.0.1")
+	})
+	for _, text := range []string{"", `{"presets":["no-metadata"]}`, `{"presets":["isolated"]}`, `{}`} {
+		if text != "" {
+			_, err := h.Update(h.Context(), a.ID, configurator.Change{Policy: mustPolicy(t, text)})
+			require.NoError(t, err)
+		}
+		is, err := h.Get(h.Context(), a.ID)
+		require.NoError(t, err)
+		require.NoError(t, h.CheckOnly(h.Context(), configurator.Allocation{ID: a.ID, Netns: a.Netns, Policy: is.Policy}), text)
+		if text == "" || text == "{}" {
+			require.Error(t, dialFrom(t, a.Netns, netip.MustParseAddr("10.96.0.2"), outside), text)
+		}
+	}
+	a.Policy = nil
+	h.TearDown(a)
+}

@@ -32,6 +32,7 @@ var withoutPools = map[string]string{
 	"TestBridgeRulesAreRepaired":     "as TestPolicyAfterDamage",
 	"TestAttachOfOpenNetwork":        "as TestPolicyOfNetworks",
 	"TestOpenNetworkIsNoWayOut":      "as TestPolicyOfNetworks",
+	"TestPolicyOpensNoWayOut":        "as TestPolicyOfNetworks",
 	"TestPolicyBypass":               "as TestPolicyBasic",
 	"TestPolicyFlood":                "an allocation sends before its Setup",
 	"TestPolicyFloodOfASelected":     "as TestPolicyFlood",

@@ -81,7 +81,14 @@ func (e *Engine) attachments(ctx context.Context, exec *sdk.Exec, r *engine.Requ
 // the other, with the given owner. Over the bridge of a network with a policy, the allocation does not
 // send from addresses to which no policy applies.
 func crossing(a, b *attached, owner names.Owner) *ruleset.Elements {
-	return elementsOf(a, b, owner, func(over, from *attached) bool { return from.policed || !over.policed })
+	return elementsOf(a, b, owner, mayCross)
+}
+
+func mayCross(over, from *attached) bool { return from.policed || !over.policed }
+
+// refused returns the elements that crossing leaves out.
+func refused(a, b *attached, owner names.Owner) *ruleset.Elements {
+	return elementsOf(a, b, owner, func(over, from *attached) bool { return !mayCross(over, from) })
 }
 
 // everyCrossing is crossing whatever the policies are.
@@ -102,10 +109,13 @@ func elementsOf(a, b *attached, owner names.Owner, may func(over, from *attached
 }
 
 // crossings returns the elements of all pairs of attachments.
-func crossings(list []attached) (all []*ruleset.Elements) {
+func crossings(list []attached) []*ruleset.Elements { return eachPair(list, crossing) }
+
+// eachPair returns the elements of all pairs of attachments that are not empty.
+func eachPair(list []attached, of func(a, b *attached, owner names.Owner) *ruleset.Elements) (all []*ruleset.Elements) {
 	for b := range list {
 		for a := range b {
-			if e := crossing(&list[a], &list[b], list[b].owner); len(e.Ports) > 0 {
+			if e := of(&list[a], &list[b], list[b].owner); len(e.Ports) > 0 {
 				all = append(all, e)
 			}
 		}

@@ -19,6 +19,24 @@ func (e *Engine) Enforce(ctx context.Context, r *engine.Request) error {
 		return fmt.Errorf("enforce the policy of allocation %q: %w", r.ID, err)
 	}
 	defer exec.Close()
+	if err := e.enforce(ctx, exec, r); err != nil {
+		return fmt.Errorf("enforce the policy of allocation %q: %w", r.ID, err)
+	}
+	return nil
+}
+
+// enforce is Enforce. Which addresses may be used over a bridge depends on the policies: those that may
+// not are closed before, and the others opened after the policies apply to them.
+func (e *Engine) enforce(ctx context.Context, exec *sdk.Exec, r *engine.Request) error {
+	list, err := e.attachments(ctx, exec, r, nil)
+	if err != nil {
+		return err
+	}
+	for _, elements := range eachPair(list, refused) {
+		if err := exec.Host.Rules.Del(ctx, elements); err != nil {
+			return err
+		}
+	}
 	for i, a := range r.Attachments {
 		c := e.newChain(exec, r, i)
 		for j, p := range a.Network.List.Plugins {
@@ -26,8 +44,13 @@ func (e *Engine) Enforce(ctx context.Context, r *engine.Request) error {
 				continue
 			}
 			if err := c.run(ctx, sdk.Repair, j, a.Result); err != nil {
-				return fmt.Errorf("enforce the policy of allocation %q: network %q: %w", r.ID, a.Network.Name, err)
+				return fmt.Errorf("network %q: %w", a.Network.Name, err)
 			}
+		}
+	}
+	for _, elements := range crossings(list) {
+		if err := exec.Host.Rules.Add(ctx, elements); err != nil {
+			return err
 		}
 	}
 	return nil
