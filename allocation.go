@@ -61,7 +61,8 @@ type Allocation struct {
 	PrevResult json.RawMessage `json:"prevResult,omitempty"`
 	// ContainerID is the CNI_CONTAINERID of the plugins; default ID. Several
 	// allocations may share one container and its namespace, each with its own
-	// interface. CNI runtimes create such allocations.
+	// interface. CNI runtimes create such allocations. The ID of one allocation cannot be the
+	// ContainerID of another.
 	ContainerID string `json:"containerID,omitempty"`
 	// Interface is the name of the primary network's interface in the namespace;
 	// default Config.InterfacePrefix followed by 0. The primary network is the first

@@ -73,7 +73,7 @@ func (f *backupFinder) byID() ([]ownFile, error) {
 	for _, entry := range entries {
 		rest, found := strings.CutPrefix(entry.Name(), f.target.ID+"_")
 		ifName, isBackup := strings.CutSuffix(strings.TrimSuffix(rest, draftSuffix), backupSuffix)
-		if found && isBackup && ifName != "" && !strings.Contains(ifName, "_") {
+		if found && isBackup && f.hasInterface(ifName) && ifName != "" && !strings.Contains(ifName, "_") {
 			files = append(files, ownFile{kind: KindBackup, dir: defaultBackupDir, name: entry.Name()})
 		}
 	}

@@ -94,7 +94,7 @@ func (f *cacheFinder) byContent(dir string) ([]ownFile, error) {
 		if err != nil && !isNone(err) {
 			errs = append(errs, err)
 		}
-		if err == nil && content.Kind == cacheKind && content.ContainerID == f.target.ID {
+		if err == nil && content.Kind == cacheKind && content.ContainerID == f.target.ID && f.hasInterface(content.IfName) {
 			file.network = content.NetworkName
 			files = append(files, file)
 		}

@@ -27,6 +27,11 @@ type Target struct {
 	// Attachments are the networks of the allocation. If there are none, objects with
 	// the ID count in every network.
 	Attachments []Attachment
+	// IfNames are the interfaces of the allocation inside the sandbox if other allocations
+	// may have the same ID. Then only objects that name one of them count, and, if there
+	// are no Attachments, none that does not name an interface. Without IfNames, the ID is
+	// the allocation's alone.
+	IfNames []string
 	// Ports are the published ports.
 	Ports []portmap.Mapping
 	// Addresses are addresses of the allocation in addition to those of the results.

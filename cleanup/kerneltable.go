@@ -69,7 +69,7 @@ func (f *iptablesFinder) chainsInNat(ctx context.Context, nat kernelTable) (own,
 			continue
 		}
 		all = append(all, chain)
-		if len(f.attachments) == 0 || slices.Contains(names, chain) {
+		if f.anyNetwork() || slices.Contains(names, chain) {
 			own = append(own, chain)
 		}
 	}
@@ -124,7 +124,7 @@ func (f *iptablesFinder) requireListed(ctx context.Context, fam family, nat, fil
 }
 
 func (f *iptablesFinder) requireListedInNat(ctx context.Context, nat kernelTable, fam family) error {
-	if len(f.attachments) == 0 {
+	if f.anyNetwork() {
 		return f.requireListedByComment(ctx, nat, fam)
 	}
 	chains, err := nat.HiddenChains(ctx)

@@ -108,7 +108,7 @@ func (f *leaseFinder) inDir(ctx context.Context, dir leaseDir) ([]ownLease, erro
 			empty = append(empty, l)
 		case l.Owner.ID != f.target.ID:
 			f.addresses.addForeign(l.Addr)
-		case dir.has(l.Owner.IfName):
+		case dir.has(l.Owner.IfName) && (dir.ifNames != nil || f.hasInterface(l.Owner.IfName)):
 			f.addresses.addOwn(l.Addr, dir.network)
 			own = append(own, l)
 		}

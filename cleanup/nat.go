@@ -75,7 +75,7 @@ func (n *natTable) owner(rule iptables.Rule) (network string, owner ruleOwner) {
 	if network, known := n.comments[comment]; known {
 		return network, ownAllocation
 	}
-	if len(n.attachments) == 0 && commentHasID(comment, n.target.ID) {
+	if n.anyNetwork() && commentHasID(comment, n.target.ID) {
 		return "", ownAllocation
 	}
 	if isComment(comment) {

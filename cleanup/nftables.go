@@ -118,7 +118,7 @@ func (f *nftablesFinder) own(rules []nftRule) []nftRule {
 // rule names it.
 func (f *nftablesFinder) owner(rule nftRule) (network string, ours bool) {
 	if rule.where != masqChecks {
-		return "", rule.comment == f.target.ID
+		return "", rule.comment == f.target.ID && (len(f.attachments) > 0 || f.anyNetwork())
 	}
 	hash, _, _ := strings.Cut(rule.comment, ",")
 	for _, a := range f.attachments {
@@ -126,7 +126,7 @@ func (f *nftablesFinder) owner(rule nftRule) (network string, ours bool) {
 			return a.Network, true
 		}
 	}
-	return "", len(f.attachments) == 0 && masqHashHasID(rule.comment, f.target.ID)
+	return "", f.anyNetwork() && masqHashHasID(rule.comment, f.target.ID)
 }
 
 // holder returns the address with which a rule compares the holder field, or the zero

@@ -40,9 +40,17 @@ func (s *search) ownerIn(a *attachment) names.Owner {
 
 // isOwner reports whether an owner is the target in one of its networks.
 func (s *search) isOwner(o names.Owner) bool {
-	return o.OfID(s.target.ID) && o.Instance == s.instance && (len(s.attachments) == 0 ||
+	return o.OfID(s.target.ID) && o.Instance == s.instance && s.hasInterface(o.IfName) && (len(s.attachments) == 0 ||
 		slices.ContainsFunc(s.attachments, func(a *attachment) bool { return o.OfNetwork(a.Network) }))
 }
+
+// hasInterface reports whether an object with the ID that names an interface can belong to the target.
+func (s *search) hasInterface(ifName string) bool {
+	return len(s.target.IfNames) == 0 || slices.Contains(s.target.IfNames, ifName)
+}
+
+// anyNetwork reports whether objects that only name the ID belong to the target in every network.
+func (s *search) anyNetwork() bool { return len(s.attachments) == 0 && len(s.target.IfNames) == 0 }
 
 func (f *elementFinder) find(ctx context.Context) ([]Leftover, error) {
 	f.found = false

@@ -91,7 +91,7 @@ func (f *spoofFinder) isOurs(chain string) bool {
 	}
 	ifName = strings.TrimSuffix(ifName, spoofcheck.MACSuffix)
 	if len(f.attachments) == 0 {
-		return ifName != "" && !strings.Contains(ifName, "-")
+		return f.hasInterface(ifName) && ifName != "" && !strings.Contains(ifName, "-")
 	}
 	return slices.ContainsFunc(f.attachments, func(a *attachment) bool { return a.IfName == ifName })
 }

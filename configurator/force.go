@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"github.com/allocnet/allocnet/cleanup"
 	"github.com/allocnet/allocnet/internal/names"
@@ -13,7 +14,8 @@ import (
 
 // Audit lists the objects of an allocation on the host. It finds them by the ID and the record
 // or, without a record, by the current configuration. It changes nothing. If the allocation is
-// set up, the objects are its network, not leftovers.
+// set up, the objects are its network, not leftovers. It returns ErrSetUp for the container ID of
+// another allocation.
 func (c *Configurator) Audit(ctx context.Context, a Allocation) ([]Leftover, error) {
 	p, unlock, err := c.lockRecord(ctx, a)
 	if err != nil {
@@ -61,12 +63,23 @@ func (c *Configurator) Force(ctx context.Context, a Allocation) ([]Leftover, err
 		err = c.requireClean(ctx, a.ID, target)
 	}
 	if err == nil {
-		err = c.native.CollectPolicies(ctx, func(o names.Owner) bool { return o.ID == p.Container() })
+		err = c.native.CollectPolicies(ctx, func(o names.Owner) bool {
+			return o.ID == p.Container() && (target.IfNames == nil || slices.Contains(target.IfNames, o.IfName))
+		})
 	}
 	if err != nil {
 		return removed, wrapIncomplete(a.ID, err)
 	}
 	return removed, c.store.Delete(a.ID)
+}
+
+// requireNoNamesake returns an error if another allocation owns what has the ID of one without a record.
+func (c *Configurator) requireNoNamesake(p *plan) error {
+	other, err := c.store.Namesake(p.Record)
+	if err == nil && other != "" {
+		err = fmt.Errorf("%w: %q is the container of allocation %q", ErrSetUp, p.Container(), other)
+	}
+	return err
 }
 
 // requireClean returns an error if leftovers of an allocation exist or may exist.
@@ -96,7 +109,10 @@ func (c *Configurator) lockRecord(ctx context.Context, a Allocation) (*plan, fun
 	case errors.Is(err, fs.ErrNotExist) || unreadable(err):
 		p = c.planWithoutRecord(a)
 		p.Slot = c.takenSlot(a.ID)
-		if err = c.retrace(ctx, p, &a); err == nil {
+		if err = c.requireNoNamesake(p); err == nil {
+			err = c.retrace(ctx, p, &a)
+		}
+		if err == nil {
 			_, err = c.dropForeignNetns(ctx, p)
 		}
 	}

@@ -66,7 +66,7 @@ func TestTeardownEndsWhatACrashLeft(t *testing.T) {
 			require.NoError(t, err)
 			h.setPhase("a", record.Adding)
 			plugin := exec.Command("sleep", "300")
-			plugin.Env = []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=a", "CNI_PATH=" + h.bin + ":" + h.processTag}
+			plugin.Env = []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=a", "CNI_IFNAME=eth0", "CNI_PATH=" + h.bin + ":" + h.processTag}
 			require.NoError(t, plugin.Start())
 			ended := make(chan error, 1)
 			go func() { ended <- plugin.Wait() }()

@@ -339,8 +339,12 @@ func (c *Configurator) reserveWith(ctx context.Context, p *plan, write func(cont
 	}
 	err := reserve()
 	var taken *record.NetnsError
-	if errors.As(err, &taken) && c.finishAcknowledged(ctx, taken.OtherID) {
+	var namesake *record.ContainerError
+	if errors.As(err, &taken) && c.finishAcknowledged(ctx, taken.OtherID) || errors.As(err, &namesake) && c.finishAcknowledged(ctx, namesake.OtherID) {
 		err = reserve()
+	}
+	if errors.As(err, &namesake) {
+		return fmt.Errorf("%w: %w: tear that one down before, or choose another ID", ErrInvalidAllocation, namesake)
 	}
 	if errors.As(err, &taken) {
 		return &NetnsError{Netns: taken.Netns, ID: p.ID, OtherID: taken.OtherID}

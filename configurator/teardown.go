@@ -1,6 +1,7 @@
 package configurator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -118,6 +119,13 @@ func (c *Configurator) teardown(ctx context.Context, a Allocation) error {
 	case errors.Is(err, fs.ErrNotExist) && c.teardowns.has(a.ID, c.requestOf(&a), c.now()):
 		return nil
 	case errors.Is(err, fs.ErrNotExist):
+		other, err := c.store.Namesake(c.planWithoutRecord(a).Record)
+		if other != "" {
+			c.cfg.Logger.Warn("no record; everything on the host that has this ID belongs to another allocation", "alloc", a.ID, "other", other)
+		}
+		if other != "" || err != nil {
+			return err
+		}
 		return c.removeUnrecorded(ctx, a)
 	}
 	return err
@@ -410,7 +418,7 @@ func (c *Configurator) stopPlugins(r *record.Record) error {
 	if r.Phase == record.Ready {
 		commands = []string{"DEL"}
 	}
-	return pluginexec.KillOrphans(pluginexec.Work{ID: r.Container(), Tag: c.processTagOf(r)}, commands...)
+	return pluginexec.KillOrphans(pluginexec.Work{ID: r.Container(), Tag: c.processTagOf(r), IfNames: ownInterfaces(r)}, commands...)
 }
 
 // failure has the error of a DEL, and that of the failed ADD before it, if there was one.
@@ -454,5 +462,19 @@ func (c *Configurator) cleanupTarget(p *plan) cleanup.Target {
 			Network: a.Network, IfName: a.IfName, Config: a.Config, Result: a.Result,
 		})
 	}
+	t.IfNames = ownInterfaces(p.Record)
 	return t
+}
+
+// ownInterfaces returns the interfaces of an allocation whose container may have others, of other
+// allocations; nil if its container is its own.
+func ownInterfaces(r *record.Record) []string {
+	if r.ContainerID == "" || r.Slot != "" {
+		return nil
+	}
+	list := []string{cmp.Or(r.Interface, r.InterfacePrefix+"0")}
+	for _, a := range r.Attachments {
+		list = append(list, a.IfName)
+	}
+	return list
 }

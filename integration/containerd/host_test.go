@@ -143,7 +143,7 @@ func (h *host) snapshot() hostsnap.Snapshot {
 		Tracked:    isContainers,
 		Ignore: func(line string) bool { // what the first use of a network leaves, and containerd
 			return containerds.MatchString(line) || strings.HasPrefix(line, "file /run/allocnet/warm/") ||
-				strings.HasPrefix(line, "file /run/allocnet/claims/complete-2 ") ||
+				strings.HasPrefix(line, "file /run/allocnet/claims/complete-3 ") ||
 				strings.HasPrefix(line, "file /run/allocnet/allocnetd.sock.settings ")
 		},
 	})

@@ -166,7 +166,13 @@ func (r *Request) Path() []string {
 }
 
 // Work identifies the processes of the request's plugins.
-func (r *Request) Work() pluginexec.Work { return pluginexec.Work{ID: r.ID, Tag: r.Tag} }
+func (r *Request) Work() pluginexec.Work {
+	w := pluginexec.Work{ID: r.ID, Tag: r.Tag}
+	for i := range r.Attachments {
+		w.IfNames = append(w.IfNames, r.IfName(i))
+	}
+	return w
+}
 
 // IfName returns the interface name of attachment i.
 func (r *Request) IfName(i int) string {

@@ -23,7 +23,7 @@ func TestTheMemoryOfAFirstUseMayStay(t *testing.T) {
 	d := &demo{Options: Options{Config: configurator.Config{StateDir: "/run/allocnet"}}}
 	ignore := d.snapshotOptions().Ignore
 	require.True(t, ignore(`file /run/allocnet/warm/allocnet+ports 0600 ""`))
-	require.True(t, ignore(`file /run/allocnet/claims/complete-2 0600 ""`))
+	require.True(t, ignore(`file /run/allocnet/claims/complete-3 0600 ""`))
 	for _, line := range []string{
 		`file /run/allocnet/claims/port-80 0600 ""`,
 		`file /run/allocnet/warmer/x 0600 ""`, `file /run/allocnet/allocs/x 0600 ""`, `file /run/warm/x 0600 ""`,

@@ -238,7 +238,7 @@ func (c *Checker) check(ctx context.Context, id string) {
 	case c.setUnhealthy(id):
 		heal.Unhealthy, heal.Error = id, redact.Text(err.Error())
 		c.Report.Healed(heal)
-		c.Logger.Error("the network of an allocation is damaged and cannot be repaired: tear the allocation down, or set it up again", "alloc", id, "error", heal.Error)
+		c.Logger.Error("the network of an allocation is damaged, and the repair failed: it is tried again later; if the error stays, tear the allocation down, or set it up again", "alloc", id, "error", heal.Error)
 	}
 }
 

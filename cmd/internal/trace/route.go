@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -78,17 +79,19 @@ func (f *tracer) dropped() bool {
 
 // notForwarded says why the kernel drops a packet between the hooks prerouting and forward.
 func (f *tracer) notForwarded(name string, from, to netip.Addr, link string) error {
-	forwarding := "net/ipv4/conf/" + link + "/forwarding"
+	// ip_forward sets the value of each link, so it comes first.
+	switches := []string{"net/ipv4/ip_forward", "net/ipv4/conf/" + link + "/forwarding"}
 	if to.Is6() {
-		forwarding = "net/ipv6/conf/all/forwarding"
+		switches = []string{"net/ipv6/conf/all/forwarding"}
 	}
+	off := slices.IndexFunc(switches, func(name string) bool { return sysctl(name) == "0" })
 	_, err := netlink.RouteGetWithOptions(to.AsSlice(), &netlink.RouteGetOptions{Iif: link, SrcAddr: from.AsSlice()})
 	switch {
 	case filtersReversePath(from, link):
 		return f.ends(name, fmt.Sprintf("sysctl net.ipv4.conf.all.rp_filter=2 net.ipv4.conf.%s.rp_filter=2", link),
 			"reverse path filtering drops packets from %s on %s: the route to it is another one", from, link)
-	case sysctl(forwarding) == "0":
-		return f.ends(name, "sysctl "+forwarding+"=1, or allocnet doctor --fix", "the host does not forward from %s on %s to %s: %s is 0", from, link, to, forwarding)
+	case off >= 0:
+		return f.ends(name, "sysctl "+switches[off]+"=1, or allocnet doctor --fix", "the host does not forward from %s on %s to %s: %s is 0", from, link, to, switches[off])
 	case err != nil:
 		return f.ends(name, fmt.Sprintf("ip route get %s from %s iif %s", to, from, link), "the host does not forward from %s on %s to %s: %v", from, link, to, err)
 	case legacyTables(to):

@@ -84,10 +84,13 @@ sysctl -qw net.ipv4.conf.other.rp_filter=1`,
 		step: "routing", found: "reverse path filtering drops packets from 192.0.2.7 on other"},
 	"by legacy iptables": {remote: true, lost: true, undo: "iptables-legacy -F\nip6tables-legacy -F", commands: `iptables-legacy -A FORWARD -d 10.77.0.2 -j DROP
 ip6tables-legacy -A FORWARD -d fd00:77::2 -j DROP`, step: "conntrack", found: "by a rule of legacy iptables"},
-	"without forwarding": {main: "bridge", remote: true, lost: true, commands: `sysctl -qw net.ipv4.ip_forward=0
-sysctl -qw net.ipv6.conf.all.forwarding=0`, before: func(h *host) {
-		h.Cleanup(func() { h.run("sysctl -qw net.ipv4.ip_forward=1\nsysctl -qw net.ipv6.conf.all.forwarding=1") })
-	}, step: "routing", found: "/forwarding is 0"},
+	"without forwarding of IPv4": {main: "bridge", remote: true, lost: true, only: "ipv4", commands: "sysctl -qw net.ipv4.ip_forward=0",
+		undo: "sysctl -qw net.ipv4.ip_forward=1", step: "routing", found: ": net/ipv4/ip_forward is 0"},
+	"without forwarding of IPv6": {main: "bridge", remote: true, lost: true, only: "ipv6", commands: "sysctl -qw net.ipv6.conf.all.forwarding=0",
+		undo: "sysctl -qw net.ipv6.conf.all.forwarding=1", step: "routing", found: ": net/ipv6/conf/all/forwarding is 0"},
+	"without forwarding of the client's link": {main: "bridge", remote: true, link: "other", lost: true, only: "ipv4", commands: `ip link add other type bridge
+ip link set other up
+sysctl -qw net.ipv4.conf.other.forwarding=0`, undo: "ip link del other", step: "routing", found: ": net/ipv4/conf/other/forwarding is 0"},
 	"no route to the client": {main: "bridge", remote: true, commands: "ip route del default\nip -6 route del default",
 		step: "client", found: "no route to "},
 	"no way back": {main: "bridge", remote: true, commands: "ip -n web route del default\nip -n web -6 route del default",

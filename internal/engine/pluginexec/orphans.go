@@ -15,8 +15,12 @@ import (
 
 // Work identifies, by their environment, the processes that work on a
 // container: by its ID and by Tag, the process tag, which is the last entry of
-// CNI_PATH.
-type Work struct{ ID, Tag string }
+// CNI_PATH. IfNames are the interfaces on which they work; nil stands for all. Another
+// allocation may have other interfaces of the same container.
+type Work struct {
+	ID, Tag string
+	IfNames []string
+}
 
 // KillOrphans kills all processes of the work with one of the commands, or with
 // any if none is given: plugins whose deadline has passed or whose parent has
@@ -124,6 +128,7 @@ func (w Work) On(pid int, commands ...string) bool {
 	}
 	dirs := filepath.SplitList(env["CNI_PATH"])
 	return env["CNI_CONTAINERID"] == w.ID && slices.Contains(dirs, w.Tag) &&
+		(w.IfNames == nil || slices.Contains(w.IfNames, env["CNI_IFNAME"])) &&
 		(len(commands) == 0 || slices.Contains(commands, env["CNI_COMMAND"]))
 }
 

@@ -8,14 +8,16 @@
 //
 // # Reservations
 //
-// Only one allocation at a time may have a host port or a network namespace. An
+// Only one allocation at a time may have a host port, a network namespace, or an
+// interface of a container, whose ID and name are the owner of objects in the kernel. An
 // index next to the records finds the allocation that has one without reading all
 // records:
 //
 //	claims/port-8080/ID   a symbolic link to "tcp/,udp/192.0.2.1": what ID reserved of that port
 //	claims/ports-7/ID     to "=8000-8191": of an allocation with many ports, those of the 7th 1024
 //	claims/netns-HASH/ID  of the path of its network namespace
-//	claims/complete-2     the index has every record of this state directory
+//	claims/container-C/ID of the container C if that is not the ID
+//	claims/complete-3     the index has every record of this state directory
 //
 // The records are authoritative; the index only selects those to read. An
 // allocation adds its reservations to the index before it writes its record, and

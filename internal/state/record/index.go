@@ -19,7 +19,7 @@ import (
 )
 
 // reservation is an object that can have only one owner: a network namespace, a
-// host port, or host ports of a block.
+// host port, host ports of a block, or an interface of a container.
 type reservation struct {
 	key   string // name of its directory in the index
 	value string // which protocols, addresses or ports of it
@@ -35,18 +35,30 @@ const (
 )
 
 // reservations returns those of a record: the network namespace, by its
-// identity or in old records by its path, and each host port, also of an update
-// that has begun.
+// identity or in old records by its path, each host port, also of an update
+// that has begun, and the container if it is not named as the allocation.
 func (r *Record) reservations() []reservation {
-	ports := r.Ports
-	if r.Update != nil { // it may have reserved them
-		ports = slices.Concat(ports, r.Update.Ports)
-	}
-	reservations := reservationsOf(r.Netns, ports)
+	reservations := reservationsOf(r.Netns, r.reservedPorts())
 	if r.Namespace != (sandbox.Identity{}) {
 		reservations[0].key = fmt.Sprintf("netns-%d-%d", r.Namespace.Device, r.Namespace.Inode)
 	}
+	if r.ContainerID != "" && r.Slot == "" {
+		reservations = append(reservations, containerReservation(r.ContainerID))
+	}
 	return reservations
+}
+
+// reservedPorts returns the host ports that a record may have reserved.
+func (r *Record) reservedPorts() []portmap.Mapping {
+	if r.Update != nil {
+		return slices.Concat(r.Ports, r.Update.Ports)
+	}
+	return r.Ports
+}
+
+// containerReservation returns the reservation of the interfaces of a container.
+func containerReservation(id string) reservation {
+	return reservation{key: "container-" + id, value: everything}
 }
 
 // reservationsOf returns the reservations of a network namespace's path and of
@@ -117,9 +129,21 @@ func (c reservation) meets(value string) bool {
 type index string
 
 // complete is the path of the marker of an index with all records. completeBefore is
-// the marker of older versions, whose index has no blocks.
-func (x index) complete() string           { return filepath.Join(string(x), "complete-2") }
-func (x index) completeBefore() string     { return filepath.Join(string(x), "complete") }
+// the marker of older versions, whose index has no containers.
+func (x index) complete() string       { return filepath.Join(string(x), "complete-3") }
+func (x index) completeBefore() string { return filepath.Join(string(x), "complete-2") }
+
+// isComplete reports whether the index has all records. If the marker of an older version exists, that
+// version may have written records since.
+func (x index) isComplete() bool {
+	info, err := os.Lstat(x.complete())
+	if err != nil || !info.Mode().IsRegular() {
+		return false
+	}
+	_, err = os.Lstat(x.completeBefore())
+	return errors.Is(err, fs.ErrNotExist)
+}
+
 func (x index) dir(key string) string      { return filepath.Join(string(x), key) }
 func (x index) link(key, id string) string { return filepath.Join(string(x), key, id) }
 

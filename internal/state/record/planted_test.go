@@ -65,7 +65,7 @@ func TestPlanted(t *testing.T) {
 	}
 	for kind, plant := range kinds {
 		for _, place := range []string{
-			"lock", "allocs", "claims", "warm", "leases", "allocs/a.json", "allocs/.a.json", "claims/complete-2",
+			"lock", "allocs", "claims", "warm", "leases", "allocs/a.json", "allocs/.a.json", "claims/complete-3",
 			"claims/.a", "claims/port-80", "claims/port-80/a", "warm/net",
 		} {
 			t.Run(kind+" "+place, func(t *testing.T) {

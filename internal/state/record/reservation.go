@@ -26,9 +26,23 @@ func (e *NetnsError) Error() string {
 	return fmt.Sprintf("network namespace %q of allocation %q is that of allocation %q", e.Netns, e.ID, e.OtherID)
 }
 
-// Reserve writes a record, unless another record has its network namespace or one
-// of its host ports. Records of the same container do not conflict. On a conflict
-// Reserve writes nothing, and errors.As finds a *NetnsError, or a
+// ContainerError reports that objects of an allocation would have the same owner as those of
+// another one.
+type ContainerError struct {
+	ContainerID string
+	ID          string // of the requesting allocation
+	OtherID     string // of the allocation that has the container
+}
+
+// Error implements error.
+func (e *ContainerError) Error() string {
+	return fmt.Sprintf("container %q of allocation %q is that of allocation %q", e.ContainerID, e.ID, e.OtherID)
+}
+
+// Reserve writes a record, unless another record has its network namespace, one
+// of its host ports, or its interface in the same container. Other interfaces of one
+// container do not conflict. On a conflict Reserve writes nothing, and errors.As finds a
+// *NetnsError, a *ContainerError, or a
 // *portmap.ConflictError with both mappings and IDs. The time it takes depends on
 // the number of the record's ports, not on the number of records. The caller holds
 // the lock of the allocation.
@@ -55,6 +69,9 @@ func (s *Store) reserve(ctx context.Context, r *Record, reservations []reservati
 		return err
 	}
 	holders, created, err := s.holders(r.ID, reservations)
+	if err == nil {
+		err = s.addNamesakes(r, holders)
+	}
 	if err == nil {
 		err = s.checkHolders(r, holders, warn)
 	}
@@ -114,6 +131,64 @@ func (s *Store) holders(id string, reservations []reservation) (holders map[stri
 	return holders, created, nil
 }
 
+// addNamesakes adds the allocations that may have the container of r to the holders.
+func (s *Store) addNamesakes(r *Record, holders map[string][]reservation) error {
+	ids, err := s.namesakes(r)
+	for _, id := range ids {
+		holders[id] = append(holders[id], containerReservation(r.Container()))
+	}
+	return err
+}
+
+// namesakes returns the allocations that may have the container of r: one that is named as the
+// container, and those that have reserved it.
+func (s *Store) namesakes(r *Record) ([]string, error) {
+	if r.Slot != "" {
+		return nil, nil
+	}
+	ids, err := s.index.holders(containerReservation(r.Container()))
+	if r.ContainerID != "" {
+		if _, missing := os.Lstat(s.file(r.ContainerID)); missing == nil {
+			ids = append(ids, r.ContainerID)
+		}
+	}
+	return slices.DeleteFunc(ids, func(id string) bool { return id == r.ID }), err
+}
+
+// Namesake returns the ID of an allocation with a record whose objects on the host have the same owner
+// as those of r, which has no record; "" if there is none.
+func (s *Store) Namesake(r *Record) (string, error) {
+	ids, err := s.namesakes(r)
+	if err == nil && !s.index.isComplete() {
+		ids, err = s.IDs()
+	}
+	for _, id := range ids {
+		other, err := s.Get(id)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			return "", err
+		case id != r.ID && sameOwner(r, other):
+			return id, nil
+		}
+	}
+	return "", err
+}
+
+// sameOwner reports whether objects of two allocations have the same owner: they have one container, and
+// are not both interfaces of it with different names.
+func sameOwner(r, other *Record) bool {
+	if r.Container() != other.Container() {
+		return false
+	}
+	if r.ContainerID == "" || other.ContainerID == "" {
+		return true
+	}
+	return slices.ContainsFunc(r.Attachments, func(a Attachment) bool {
+		return !a.Loopback && slices.ContainsFunc(other.Attachments, func(b Attachment) bool { return a.Network == b.Network && a.IfName == b.IfName })
+	})
+}
+
 // checkHolders compares r with the records of the holders, by ID.
 func (s *Store) checkHolders(r *Record, holders map[string][]reservation, warn func(error)) error {
 	ids := make([]string, 0, len(holders))
@@ -141,6 +216,9 @@ func (s *Store) checkHolders(r *Record, holders map[string][]reservation, warn f
 // conflict returns an error if two records conflict. The attachments of one
 // container share its host ports.
 func conflict(r, other *Record) error {
+	if sameOwner(r, other) {
+		return &ContainerError{ContainerID: r.Container(), ID: r.ID, OtherID: other.ID}
+	}
 	if r.SameNetns(other) {
 		if share(r, other) {
 			return nil
@@ -208,7 +286,7 @@ func (s *Store) releaseAll(id string, reservations []reservation) error {
 // complete. The caller holds the lock of the reservations. Records written
 // meanwhile add their own reservations.
 func (s *Store) completeIndex(warn func(error)) error {
-	if info, err := os.Lstat(s.index.complete()); err == nil && info.Mode().IsRegular() {
+	if s.index.isComplete() {
 		return nil
 	}
 	ids, err := s.IDs()

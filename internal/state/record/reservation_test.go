@@ -121,7 +121,7 @@ func TestReserveOfANamespace(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, have.Namespace, read.Namespace)
 	require.NoError(t, s.Delete("a"))
-	require.Equal(t, []string{"claims/complete-2"}, stateFiles(t, s), "nothing is left")
+	require.Equal(t, []string{"claims/complete-3"}, stateFiles(t, s), "nothing is left")
 }
 
 func TestReserveLeavesNothing(t *testing.T) {
@@ -135,14 +135,14 @@ func TestReserveLeavesNothing(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, before, after, "what was created")
 	require.NoError(t, s.Delete("a"))
-	require.Equal(t, []string{"claims/complete-2"}, stateFiles(t, s))
+	require.Equal(t, []string{"claims/complete-3"}, stateFiles(t, s))
 	entries, err := os.ReadDir(string(s.index))
 	require.NoError(t, err)
 	require.Len(t, entries, 1, "no empty directories")
 
 	require.NoError(t, os.Mkdir(s.draft("b"), 0o700)) // so that the record cannot be written
 	require.ErrorContains(t, s.Reserve(t.Context(), reserving("b", "/n/b", tcp(80, "")), unwarned(t)), `write record of allocation "b"`)
-	require.Equal(t, []string{"claims/complete-2"}, stateFiles(t, s))
+	require.Equal(t, []string{"claims/complete-3"}, stateFiles(t, s))
 }
 
 // TestReserveReadsNoOtherRecords: it reads only records that may conflict.
@@ -435,7 +435,7 @@ func TestReserveExcludes(t *testing.T) {
 	require.NoError(t, cmd.Start())
 	fight(t, dir, "parent")
 	require.NoError(t, cmd.Wait(), output.String())
-	require.Equal(t, []string{"claims/complete-2"}, stateFiles(t, s))
+	require.Equal(t, []string{"claims/complete-3"}, stateFiles(t, s))
 }
 
 func fight(t *testing.T, dir, name string) {
@@ -520,4 +520,69 @@ func TestRecordsAreInTheIndex(t *testing.T) {
 			}
 		}
 	}
+}
+
+// of returns a record of an interface of a container.
+func of(container, ifName, netns string) *Record {
+	r := reserving(container+"."+ifName, netns)
+	r.ContainerID, r.Attachments = container, []Attachment{{Network: "net", IfName: ifName}}
+	return r
+}
+
+// TestReserveContainer: objects on the host have the ID of the container and the interface as their
+// owner, so no two allocations may have both.
+func TestReserveContainer(t *testing.T) {
+	named := reserving("c", "/n/c")
+	again := of("c", "eth0", "/n/b")
+	again.ID = "again"
+	for name, test := range map[string]struct {
+		have, want *Record
+		other      string // "" if they do not conflict
+	}{
+		"interfaces of one container":    {of("c", "eth0", "/n/c"), of("c", "eth1", "/n/c"), ""},
+		"containers":                     {of("c", "eth0", "/n/c"), of("d", "eth0", "/n/d"), ""},
+		"the container's ID":             {of("c", "eth0", "/n/c"), reserving("c", "/n/b"), "c.eth0"},
+		"the ID of another":              {named, of("c", "eth0", "/n/b"), "c"},
+		"an interface of another":        {of("c", "eth0", "/n/c"), again, "c.eth0"},
+		"the allocation itself":          {of("c", "eth0", "/n/c"), of("c", "eth0", "/n/c"), ""},
+		"an ID that begins like another": {of("c", "eth0", "/n/c"), reserving("c.e", "/n/b"), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := open(t)
+			require.NoError(t, s.Reserve(t.Context(), test.have, unwarned(t)))
+			other, err := s.Namesake(test.want)
+			require.NoError(t, err)
+			require.Equal(t, test.other, other)
+			err = s.Reserve(t.Context(), test.want, unwarned(t))
+			if test.other == "" {
+				require.NoError(t, err)
+				require.NoError(t, s.Delete(test.want.ID))
+			} else {
+				var taken *ContainerError
+				require.ErrorAs(t, err, &taken)
+				require.Equal(t, &ContainerError{ContainerID: "c", ID: test.want.ID, OtherID: test.other}, taken)
+			}
+			require.NoError(t, s.Delete(test.have.ID))
+			require.Equal(t, []string{"claims/complete-3"}, stateFiles(t, s), "nothing is left")
+			other, err = s.Namesake(test.want)
+			require.NoError(t, err)
+			require.Empty(t, other)
+		})
+	}
+}
+
+// TestContainersOfOlderVersions: their index has no containers, also if it is used after that of this
+// version was complete.
+func TestContainersOfOlderVersions(t *testing.T) {
+	s := open(t)
+	require.NoError(t, s.Reserve(t.Context(), reserving("a", "/n/a"), unwarned(t)))
+	require.NoError(t, s.Put(of("c", "eth0", "/n/c")))
+	require.NoError(t, os.RemoveAll(s.index.dir("container-c")))
+	require.NoError(t, os.WriteFile(s.index.completeBefore(), nil, 0o600))
+	other, err := s.Namesake(reserving("c", "/n/b"))
+	require.NoError(t, err)
+	require.Equal(t, "c.eth0", other)
+	var taken *ContainerError
+	require.ErrorAs(t, s.Reserve(t.Context(), reserving("c", "/n/b"), unwarned(t)), &taken)
+	require.NoFileExists(t, s.index.completeBefore())
 }

@@ -158,7 +158,7 @@ func (s *Store) Residents(id, path string, identity sandbox.Identity) ([]string,
 // netnsHolders returns the allocations that may have the network namespace of a
 // record. These are all allocations if the index is not complete.
 func (s *Store) netnsHolders(r *Record) ([]string, error) {
-	if _, err := os.Lstat(s.index.complete()); err != nil {
+	if !s.index.isComplete() {
 		return s.IDs()
 	}
 	byIdentity, err := s.index.holders(r.reservations()[0])

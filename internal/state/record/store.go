@@ -188,7 +188,7 @@ func (s *Store) Update(r *Record) error {
 // publish them. The caller holds the lock of the allocation and sets the time of r.
 func (s *Store) Acknowledge(r *Record) error {
 	var errs []error
-	for _, c := range r.reservations()[1:] { // the first is the network namespace
+	for _, c := range reservationsOf(r.Netns, r.reservedPorts())[1:] { // the first is the network namespace
 		errs = append(errs, s.index.release(r.ID, c))
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -331,10 +331,11 @@ func (s *Store) Delete(id string) error {
 // namespace.
 func (s *Store) reserved(id string) []reservation {
 	var owner struct {
-		Netns     string
-		Namespace sandbox.Identity
-		Ports     []portmap.Mapping
-		Update    *Aim
+		ContainerID string
+		Netns       string
+		Namespace   sandbox.Identity
+		Ports       []portmap.Mapping
+		Update      *Aim
 	}
 	data, err := readFile(s.file(id))
 	first, more, _ := bytes.Cut(data, []byte{'\n'})
@@ -344,7 +345,7 @@ func (s *Store) reserved(id string) []reservation {
 	if owner.Namespace == (sandbox.Identity{}) {
 		return s.index.all() // a guessed record; the reservations are those of the lost one
 	}
-	r := Record{Netns: owner.Netns, Namespace: owner.Namespace, Ports: owner.Ports, Update: owner.Update}
+	r := Record{ContainerID: owner.ContainerID, Netns: owner.Netns, Namespace: owner.Namespace, Ports: owner.Ports, Update: owner.Update}
 	for line := range bytes.Lines(more) {
 		_, _ = applyTaking(line, id, &r)
 	}

@@ -65,7 +65,7 @@ func TestTake(t *testing.T) {
 	conflict := sample("b")
 	require.ErrorIs(t, s.Reserve(t.Context(), conflict, unwarned(t)), portmap.ErrConflict)
 	require.NoError(t, s.Delete("a"))
-	require.Equal(t, []string{"claims/complete-2"}, stateFiles(t, s))
+	require.Equal(t, []string{"claims/complete-3"}, stateFiles(t, s))
 	require.NoError(t, s.Reserve(t.Context(), conflict, unwarned(t)))
 }
 

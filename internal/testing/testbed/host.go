@@ -65,7 +65,7 @@ func New(t testing.TB, engine configurator.Engine, change ...func(*configurator.
 // SnapshotOptions ignores what the first use of a network leaves on purpose.
 var SnapshotOptions = hostsnap.Options{Persistent: true, Tracked: IsAllocations, Ignore: func(line string) bool {
 	return strings.HasPrefix(line, "file "+configurator.DefaultStateDir+"/warm/") ||
-		strings.HasPrefix(line, "file "+configurator.DefaultStateDir+"/claims/complete-2 ") ||
+		strings.HasPrefix(line, "file "+configurator.DefaultStateDir+"/claims/complete-3 ") ||
 		strings.HasPrefix(line, "file "+configurator.DefaultStateDir+"/allocnetd.sock.settings ") // written by the daemon
 }}
 
