@@ -116,7 +116,7 @@ func (c *Configurator) planAttachment(p *plan, n *conflist.Network, name string)
 	if p.interfaceAt(name) >= 0 {
 		return nil, fmt.Errorf("%w: it has an interface %q already", ErrInUse, name)
 	}
-	one := p.single(record.Attachment{Network: n.Name, IfName: name, Config: n.Bytes}, n)
+	one := p.single(record.Attachment{Network: n.Name, IfName: name, Attached: true, Config: n.Bytes}, n)
 	if err := one.requirePolicies(p.Policy); err != nil {
 		return nil, err
 	}
@@ -174,7 +174,7 @@ func (e *noInterfaceError) Is(target error) bool { return target == ErrNotFound 
 func (c *Configurator) addAttachment(ctx context.Context, p, one *plan) (*Status, error) {
 	intent := *p.Record
 	intent.Pending = &one.Attachments[0]
-	if err := c.put(&intent); err != nil {
+	if err := c.reserve(ctx, &plan{Record: &intent}); err != nil {
 		return nil, err
 	}
 	err := c.enforceOnAll(ctx, p)

@@ -129,6 +129,27 @@ func TestAttachPassesOver(t *testing.T) {
 	h.end(a, leases)
 }
 
+// TestAttachWithoutTheRequestedAddresses: the address and the MAC address in CNI_ARGS stay with the network
+// that got them in Setup, for ADD and for CHECK.
+func TestAttachWithoutTheRequestedAddresses(t *testing.T) {
+	tuned := `,{"type":"tuning"}`
+	h, _, leases := attachHost(t, "")
+	h.file("tuned.conflist", `{"cniVersion":"1.0.0","name":"tuned","plugins":[{"type":"ptp","ipam":{"type":"host-local","dataDir":"`+leases+`","subnet":"10.79.0.0/24"}}`+tuned+`]}`)
+	b := h.alloc("b")
+	b.Args = map[string]string{"IP": "10.77.0.77", "MAC": "02:00:00:00:00:77"}
+	_, err := h.Setup(t.Context(), b)
+	require.NoError(t, err)
+	status, err := h.Attach(t.Context(), "b", "tuned", AttachOptions{})
+	require.NoError(t, err)
+	require.Equal(t, "10.77.0.77", status.Address)
+	last := status.Interfaces[len(status.Interfaces)-1]
+	require.NotEqual(t, "02:00:00:00:00:77", last.MAC)
+	require.NoError(t, h.CheckOnly(t.Context(), b))
+	b.Wait = true
+	require.NoError(t, h.Teardown(t.Context(), b))
+	requireNothingOwned(t, "b")
+}
+
 // TestAttachFails: an ADD that fails is rolled back alone.
 func TestAttachFails(t *testing.T) {
 	h, a, leases := attachHost(t, `{"type":"ptp","mtu":7,"ipam":{"type":"host-local","subnet":"10.78.0.0/24"}}`)

@@ -266,7 +266,7 @@ func (c *Configurator) request(p *plan) (*engine.Request, error) {
 	var types []string
 	for i, a := range p.Attachments {
 		types = append(types, pluginTypes(p.networks[i])...)
-		attachment := engine.Attachment{Network: p.networks[i], IfName: a.IfName, Loopback: a.Loopback, Binaries: a.Binaries}
+		attachment := engine.Attachment{Network: p.networks[i], IfName: a.IfName, Loopback: a.Loopback, Attached: a.Attached, Binaries: a.Binaries}
 		if i == primaryOf(p.Record) {
 			attachment.Previous = previous
 		}

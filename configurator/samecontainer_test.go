@@ -103,3 +103,42 @@ func TestInterfacesOfOneContainer(t *testing.T) {
 		})
 	}
 }
+
+// TestAttachToAContainer: an allocation cannot attach an interface that another one has in the container,
+// whatever the namespace looks like, and no ADD gets one that is being attached. So what the death of a
+// process leaves is removed without the other's interface.
+func TestAttachToAContainer(t *testing.T) {
+	h, c, _ := attachHost(t, "")
+	c.ID = "c"
+	c.Netns = h.alloc("c").Netns
+	a, b := ofContainer(c, "eth0"), ofContainer(c, "eth1")
+	a.Networks, b.Networks = []string{"net"}, []string{"more"}
+	for _, one := range []Allocation{a, b} {
+		_, err := h.Setup(t.Context(), one)
+		require.NoError(t, err)
+	}
+	more, err := h.lookup("more")
+	require.NoError(t, err)
+	begin := func(ifName string) error {
+		r, err := h.store.Get(a.ID)
+		require.NoError(t, err)
+		intent := *r
+		intent.Pending = &record.Attachment{Network: "more", IfName: ifName, Attached: true, Config: more.Bytes}
+		return h.reserve(t.Context(), &plan{Record: &intent})
+	}
+	require.ErrorIs(t, begin("eth1"), ErrInUse)
+	_, err = h.Attach(t.Context(), a.ID, "more", AttachOptions{Interface: "eth1"})
+	require.ErrorIs(t, err, ErrInUse)
+	require.ErrorContains(t, err, `the interface of allocation "c.eth0" in container "c" is that of allocation "c.eth1"`)
+	require.NoError(t, begin("eth2"))
+	_, err = h.Setup(t.Context(), func() Allocation { other := ofContainer(c, "eth2"); other.Networks = b.Networks; return other }())
+	require.ErrorIs(t, err, ErrInUse)
+	_, err = h.Recover(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, h.CheckOnly(t.Context(), a))
+	require.NoError(t, h.CheckOnly(t.Context(), b))
+	h.file("third.conflist", `{"cniVersion":"1.0.0","name":"third","plugins":[{"type":"ptp","ipam":{"type":"static","addresses":[{"address":"10.79.0.2/24","gateway":"10.79.0.1"}]}}]}`)
+	status, err := h.Attach(t.Context(), a.ID, "third", AttachOptions{})
+	require.NoError(t, err)
+	require.Equal(t, "eth2", status.Interfaces[len(status.Interfaces)-1].Name, "eth1 is passed over")
+}

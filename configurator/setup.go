@@ -343,6 +343,9 @@ func (c *Configurator) reserveWith(ctx context.Context, p *plan, write func(cont
 	if errors.As(err, &taken) && c.finishAcknowledged(ctx, taken.OtherID) || errors.As(err, &namesake) && c.finishAcknowledged(ctx, namesake.OtherID) {
 		err = reserve()
 	}
+	if errors.As(err, &namesake) && namesake.Interface {
+		return fmt.Errorf("%w: %w", ErrInUse, namesake)
+	}
 	if errors.As(err, &namesake) {
 		return fmt.Errorf("%w: %w: tear that one down before, or choose another ID", ErrInvalidAllocation, namesake)
 	}

@@ -13,6 +13,7 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/internal/state/record"
 )
@@ -92,7 +93,7 @@ func (c *Configurator) isDefault(a, b string) bool {
 
 // readByPlugins reports whether native plugins use one of the CNI_ARGS.
 func readByPlugins(args map[string]string) bool {
-	for _, key := range []string{"IP", "GATEWAY", "MAC"} {
+	for _, key := range engine.AddressArgs {
 		if _, ok := args[key]; ok {
 			return true
 		}

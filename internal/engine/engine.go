@@ -91,6 +91,8 @@ type Attachment struct {
 	// Loopback reports that the network is the loopback interface, which exists before
 	// ADD.
 	Loopback bool
+	// Attached reports that the plugins get CNI_ARGS without AddressArgs.
+	Attached bool
 	// Previous is the prevResult of the first plugin; nil if there is none.
 	Previous *types100.Result
 	// Binaries are the types of the plugins that the native engine ran as binaries for
@@ -99,6 +101,9 @@ type Attachment struct {
 	// Result is the result of ADD; nil if unknown.
 	Result *types100.Result
 }
+
+// AddressArgs are the keys of CNI_ARGS for the addresses and the MAC address of one interface.
+var AddressArgs = []string{"IP", "GATEWAY", "MAC"}
 
 var (
 	// ErrCheckUnsupported: the cniVersion of a network is older than CHECK.

@@ -92,10 +92,14 @@ func (c *chain) routesLoopback() bool {
 
 func (e *Engine) newChain(exec *sdk.Exec, r *engine.Request, i int) *chain {
 	a := r.Attachments[i]
+	args := r.Args
+	if a.Attached {
+		args = slices.DeleteFunc(slices.Clone(args), func(kv [2]string) bool { return slices.Contains(engine.AddressArgs, kv[0]) })
+	}
 	c := &chain{
 		engine: e, exec: exec, of: a.Network, network: e.network(a.Network), capabilities: r.Capabilities, index: i,
 		common: sdk.CmdArgs{
-			ContainerID: r.ID, Netns: r.Netns, IfName: r.IfName(i), Args: argsText(r.Args), Path: r.Path(), Binaries: a.Binaries,
+			ContainerID: r.ID, Netns: r.Netns, IfName: r.IfName(i), Args: argsText(args), Path: r.Path(), Binaries: a.Binaries,
 			Secondary: slices.ContainsFunc(r.Others, isNetwork) || slices.ContainsFunc(r.Attachments[:i], isNetwork),
 			Several:   hasSeveral(r),
 		},

@@ -173,6 +173,9 @@ type Attachment struct {
 	IfName  string `json:"ifName"`
 	// Loopback reports that the network consists only of the loopback interface.
 	Loopback bool `json:"loopback,omitempty"`
+	// Attached reports that the network was attached after the set-up. The addresses and the MAC
+	// address in CNI_ARGS are not for it.
+	Attached bool `json:"attached,omitempty"`
 	// Config is the self-contained conflist of the ADD, byte for byte.
 	Config []byte `json:"config"`
 	// Binaries are the types of the plugins that the native engine ran as

@@ -32,10 +32,16 @@ type ContainerError struct {
 	ContainerID string
 	ID          string // of the requesting allocation
 	OtherID     string // of the allocation that has the container
+	// Interface reports that both have an interface of the container, of the same name in the same
+	// network. Otherwise, the container is named as one of the two.
+	Interface bool
 }
 
 // Error implements error.
 func (e *ContainerError) Error() string {
+	if e.Interface {
+		return fmt.Sprintf("the interface of allocation %q in container %q is that of allocation %q", e.ID, e.ContainerID, e.OtherID)
+	}
 	return fmt.Sprintf("container %q of allocation %q is that of allocation %q", e.ContainerID, e.ID, e.OtherID)
 }
 
@@ -184,9 +190,7 @@ func sameOwner(r, other *Record) bool {
 	if r.ContainerID == "" || other.ContainerID == "" {
 		return true
 	}
-	return slices.ContainsFunc(r.Attachments, func(a Attachment) bool {
-		return !a.Loopback && slices.ContainsFunc(other.Attachments, func(b Attachment) bool { return a.Network == b.Network && a.IfName == b.IfName })
-	})
+	return r.meets(other, func(a, b Attachment) bool { return a.Network == b.Network && a.IfName == b.IfName })
 }
 
 // checkHolders compares r with the records of the holders, by ID.
@@ -217,7 +221,7 @@ func (s *Store) checkHolders(r *Record, holders map[string][]reservation, warn f
 // container share its host ports.
 func conflict(r, other *Record) error {
 	if sameOwner(r, other) {
-		return &ContainerError{ContainerID: r.Container(), ID: r.ID, OtherID: other.ID}
+		return &ContainerError{ContainerID: r.Container(), ID: r.ID, OtherID: other.ID, Interface: r.ContainerID != "" && other.ContainerID != ""}
 	}
 	if r.SameNetns(other) {
 		if share(r, other) {
@@ -237,12 +241,23 @@ func share(r, other *Record) bool {
 	if r.ContainerID == "" || r.ContainerID != other.ContainerID {
 		return false
 	}
-	for _, a := range r.Attachments {
-		if !a.Loopback && slices.ContainsFunc(other.Attachments, func(b Attachment) bool { return a.IfName == b.IfName }) {
-			return false
-		}
+	return !r.meets(other, func(a, b Attachment) bool { return a.IfName == b.IfName })
+}
+
+// meets reports whether two records have interfaces that are the same in some sense, apart from the
+// loopback interface. A Pending attachment may have one.
+func (r *Record) meets(other *Record, same func(a, b Attachment) bool) bool {
+	theirs := other.withPending()
+	return slices.ContainsFunc(r.withPending(), func(a Attachment) bool {
+		return !a.Loopback && slices.ContainsFunc(theirs, func(b Attachment) bool { return same(a, b) })
+	})
+}
+
+func (r *Record) withPending() []Attachment {
+	if r.Pending == nil {
+		return r.Attachments
 	}
-	return true
+	return append(slices.Clone(r.Attachments), *r.Pending)
 }
 
 // prune removes those reservations of an allocation that its record does not

@@ -560,7 +560,7 @@ func TestReserveContainer(t *testing.T) {
 			} else {
 				var taken *ContainerError
 				require.ErrorAs(t, err, &taken)
-				require.Equal(t, &ContainerError{ContainerID: "c", ID: test.want.ID, OtherID: test.other}, taken)
+				require.Equal(t, &ContainerError{ContainerID: "c", ID: test.want.ID, OtherID: test.other, Interface: test.want == again}, taken)
 			}
 			require.NoError(t, s.Delete(test.have.ID))
 			require.Equal(t, []string{"claims/complete-3"}, stateFiles(t, s), "nothing is left")
