@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet"
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/policy"
 )
 
@@ -74,7 +75,7 @@ func (e *end) unpassed(peer netip.Addr) string {
 		return ""
 	case peer.Is6() && peer.IsLinkLocalUnicast():
 		return noLinkLocal
-	case isGroup(peer), slices.ContainsFunc(e.networks, func(p netip.Prefix) bool { return peer.Is4() && peer == broadcast(p) }):
+	case isGroup(peer), slices.ContainsFunc(e.networks, func(p netip.Prefix) bool { return peer.Is4() && peer == rtnl.Broadcast(p) }):
 		return noGroups
 	}
 	return ""
@@ -85,22 +86,6 @@ func (e *end) unpassed(peer netip.Addr) string {
 // the broadcast address.
 func isGroup(a netip.Addr) bool {
 	return a.IsMulticast() || a.Is4() && a.As4()[0] >= 224
-}
-
-// broadcast returns the broadcast address of an IPv4 subnet; an invalid address
-// if it has none.
-func broadcast(subnet netip.Prefix) netip.Addr {
-	host := 32 - subnet.Bits()
-	if !subnet.Addr().Is4() || host < 2 {
-		return netip.Addr{}
-	}
-	last := subnet.Addr().As4()
-	for i := range last {
-		if bits := min(8, max(0, host-8*(3-i))); bits > 0 {
-			last[i] |= byte(1<<bits - 1)
-		}
-	}
-	return netip.AddrFrom4(last)
 }
 
 // isDiscovery reports whether a flow is neighbour discovery or the management
@@ -117,7 +102,7 @@ func (h *Host) isDiscovery(from, to netip.Addr, flow policy.Flow) bool {
 func (h *Host) isNeighbour(of, peer netip.Addr) bool {
 	e := h.ends[of.Unmap()]
 	peer = peer.Unmap().WithZone("")
-	return e == nil || h.local[peer] || peer.IsMulticast() || peer.IsLinkLocalUnicast() ||
+	return e == nil || h.local.Has(peer) || peer.IsMulticast() || peer.IsLinkLocalUnicast() ||
 		e.bridged && slices.ContainsFunc(e.networks, func(p netip.Prefix) bool { return p.Contains(peer) })
 }
 
@@ -131,7 +116,7 @@ func (h *Host) onBridge(t policy.Traffic, of, peer netip.Addr) (*Reason, error) 
 	}
 	rule := e.unpassed(peer)
 	switch {
-	case rule == "", !e.restricted() && h.local[peer.Unmap()]:
+	case rule == "", !e.restricted() && h.local.Has(peer):
 		return nil, nil
 	case !e.restricted():
 		return nil, fmt.Errorf("explain packets between allocation %q and %s on a bridge: no policy of the allocation denies anything, so %w", e.id, peer, ErrUndecided)

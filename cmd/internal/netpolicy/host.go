@@ -15,7 +15,7 @@ import (
 // use.
 type Host struct {
 	ends  map[netip.Addr]*end
-	local map[netip.Addr]bool
+	local *rtnl.HostAddresses
 }
 
 // end is an interface of an allocation in a network that enforces policies.
@@ -40,7 +40,7 @@ func New(records []allocnet.Record) (*Host, error) {
 		}
 	}
 	var err error
-	h.local, err = rtnl.HostAddresses()
+	h.local, err = rtnl.ListHostAddresses()
 	return h, err
 }
 
@@ -134,7 +134,7 @@ func (h *Host) Describe(a netip.Addr) string {
 	switch id := h.Allocation(a); {
 	case id != "":
 		return fmt.Sprintf("%s (allocation %s)", a, id)
-	case h.local[a.Unmap()]:
+	case h.local.Has(a):
 		return fmt.Sprintf("%s (host)", a)
 	}
 	return a.String()
@@ -195,7 +195,7 @@ func (h *Host) Decisions(t policy.Traffic, of, peer netip.Addr, flow policy.Flow
 	if e == nil {
 		return nil
 	}
-	remote := policy.Remote{Addr: peer, Host: h.local[peer.Unmap()]}
+	remote := policy.Remote{Addr: peer, Host: h.local.Has(peer) || t == policy.Egress && h.local.Receives(peer)}
 	remote.OwnNetwork = slices.ContainsFunc(e.networks, func(p netip.Prefix) bool { return p.Contains(peer.Unmap()) })
 	if p := h.ends[peer.Unmap()]; p != nil {
 		remote.Known, remote.Allocation, remote.Labels = true, p.id, p.labels

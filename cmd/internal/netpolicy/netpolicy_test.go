@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet"
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/policy"
 )
 
@@ -140,13 +141,15 @@ func TestExplainOnBridge(t *testing.T) {
 		return r
 	}
 	some := mustParse(t, `{"egress":{"rules":[{"action":"deny","peers":[{"cidr":"192.0.2.7/32"}]}]}}`)
+	noHost := mustParse(t, `{"egress":{"rules":[{"name":"nohost","action":"deny","peers":[{"name":"host"}]}]}}`)
 	h, err := New([]allocnet.Record{
+		record("closed4", "10.3.0.2/22", conflist, nil, noHost), record("closed6", "fd00:3::2/64", conflist, nil, noHost),
 		bridged(record("a4", "10.1.0.2/22", conflist, nil, some)), bridged(record("a6", "fd00:1::2/64", conflist, nil, some)),
 		bridged(record("open4", "10.1.0.3/22", conflist, nil, mustParse(t, `{}`))), bridged(record("open6", "fd00:1::3/64", conflist, nil, nil)),
 		record("routed4", "10.2.0.2/22", conflist, nil, some), record("routed6", "fd00:2::2/64", conflist, nil, some),
 	})
 	require.NoError(t, err)
-	h.local[netip.MustParseAddr("fe80::77")] = true
+	h.local = rtnl.HostAddressesOf(netip.MustParsePrefix("fe80::77/64"), netip.MustParsePrefix("10.9.9.1/24"), netip.MustParsePrefix("fd00:9::1/64"))
 	udp, discovery := policy.Flow{Protocol: 17, Port: 9}, policy.Flow{Protocol: 58, Port: 135}
 	explain := func(from, to string, flow policy.Flow) string {
 		reasons, err := h.Explain(netip.MustParseAddr(from), netip.MustParseAddr(to), flow)
@@ -190,8 +193,16 @@ func TestExplainOnBridge(t *testing.T) {
 		{"10.2.0.2", "239.1.2.3", udp, "routed4 egress allow default"},
 		{"fd00:2::2", "fe80::1", udp, "routed6 egress allow default"},
 		{"239.1.2.3", "10.2.0.2", udp, "error"},
+		{"10.3.0.2", "10.9.9.1", udp, "closed4 egress deny nohost"},
+		{"10.3.0.2", "10.9.9.255", udp, "closed4 egress deny nohost"},
+		{"10.3.0.2", "255.255.255.255", udp, "closed4 egress deny nohost"},
+		{"10.3.0.2", "239.1.2.3", udp, "closed4 egress deny nohost"},
+		{"10.3.0.2", "10.9.8.255", udp, "closed4 egress allow default"},
+		{"fd00:3::2", "fd00:9::", udp, "closed6 egress deny nohost"},
+		{"fd00:3::2", "ff02::1", udp, "closed6 egress deny nohost"},
+		{"fd00:3::2", "fd00:9::2", udp, "closed6 egress allow default"},
 	} {
 		require.Equal(t, c.want, explain(c.from, c.to, c.flow), "%s to %s", c.from, c.to)
 	}
-	require.False(t, broadcast(netip.MustParsePrefix("10.1.0.2/31")).IsValid())
+	require.False(t, rtnl.Broadcast(netip.MustParsePrefix("10.1.0.2/31")).IsValid())
 }

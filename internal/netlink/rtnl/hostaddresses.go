@@ -42,17 +42,63 @@ func IsLocal(ip netip.Addr) (local bool, err error) {
 // packets, or no support of its family.
 var noRoute = []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL, unix.EAFNOSUPPORT, unix.EOPNOTSUPP}
 
-// HostAddresses returns the addresses of all links in the network namespace of the thread.
-func HostAddresses() (map[netip.Addr]bool, error) {
+// HostAddresses are the addresses of a network namespace.
+type HostAddresses struct {
+	// own are the addresses of its links, and shared those that the kernel derives from their networks:
+	// the broadcast addresses of IPv4, and the anycast addresses of the routers of IPv6 networks.
+	own, shared map[netip.Addr]bool
+}
+
+// ListHostAddresses returns the addresses of the network namespace of the thread.
+func ListHostAddresses() (*HostAddresses, error) {
 	list, err := net.InterfaceAddrs()
 	if err != nil {
 		return nil, fmt.Errorf("list the addresses of the host: %w", err)
 	}
-	addresses := make(map[netip.Addr]bool, len(list))
+	var prefixes []netip.Prefix
 	for _, a := range list {
 		if p, err := netip.ParsePrefix(a.String()); err == nil {
-			addresses[p.Addr().Unmap()] = true
+			prefixes = append(prefixes, p)
 		}
 	}
-	return addresses, nil
+	return HostAddressesOf(prefixes...), nil
+}
+
+// HostAddressesOf returns the addresses of a network namespace whose links have those of the prefixes.
+func HostAddressesOf(prefixes ...netip.Prefix) *HostAddresses {
+	h := &HostAddresses{own: make(map[netip.Addr]bool, len(prefixes)), shared: map[netip.Addr]bool{}}
+	for _, p := range prefixes {
+		p = netip.PrefixFrom(p.Addr().Unmap().WithZone(""), p.Bits())
+		h.own[p.Addr()] = true
+		if broadcast := Broadcast(p); broadcast.IsValid() {
+			h.shared[broadcast] = true
+		}
+		if p.Addr().Is6() && p.Bits() < 127 { // RFC 4291, section 2.6.1
+			h.shared[p.Masked().Addr()] = true
+		}
+	}
+	return h
+}
+
+// Broadcast returns the broadcast address of an IPv4 network; an invalid address if it has none.
+func Broadcast(network netip.Prefix) netip.Addr {
+	if !network.Addr().Is4() || network.Bits() > 30 {
+		return netip.Addr{}
+	}
+	a := network.Addr().As4()
+	mask := net.CIDRMask(network.Bits(), 32)
+	for i := range a {
+		a[i] |= ^mask[i]
+	}
+	return netip.AddrFrom4(a)
+}
+
+// Has reports whether a link has an address.
+func (h *HostAddresses) Has(a netip.Addr) bool { return h.own[a.Unmap().WithZone("")] }
+
+// Receives reports whether the kernel may deliver packets to an address to the network namespace: as Has, or
+// a broadcast, anycast or multicast address.
+func (h *HostAddresses) Receives(a netip.Addr) bool {
+	a = a.Unmap().WithZone("")
+	return h.own[a] || h.shared[a] || a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }

@@ -58,3 +58,20 @@ func BenchmarkIsLocal(b *testing.B) {
 		}
 	}
 }
+
+// TestHostAddresses: what the kernel derives from the networks of addresses is received, too.
+func TestHostAddresses(t *testing.T) {
+	h := rtnl.HostAddressesOf(netip.MustParsePrefix("10.7.1.1/22"), netip.MustParsePrefix("10.8.0.1/31"), netip.MustParsePrefix("10.9.0.1/32"),
+		netip.MustParsePrefix("fd00:7:1::1/64"), netip.MustParsePrefix("fd00:8::1/127"))
+	for ip, want := range map[string][2]bool{ // has, receives
+		"10.7.1.1": {true, true}, "::ffff:10.7.1.1": {true, true}, "10.7.3.255": {false, true}, "10.7.1.255": {},
+		"10.8.0.1": {true, true}, "10.8.0.0": {}, "10.9.0.1": {true, true}, "255.255.255.255": {false, true}, "224.0.0.251": {false, true},
+		"fd00:7:1::1": {true, true}, "fd00:7:1::": {false, true}, "fd00:7:1::2": {}, "fd00:8::": {}, "ff02::1": {false, true},
+	} {
+		a := netip.MustParseAddr(ip)
+		require.Equal(t, want, [2]bool{h.Has(a), h.Receives(a)}, ip)
+	}
+	h, err := rtnl.ListHostAddresses()
+	require.NoError(t, err)
+	require.True(t, h.Has(netip.MustParseAddr("127.0.0.1")))
+}

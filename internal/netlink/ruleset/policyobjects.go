@@ -190,7 +190,6 @@ func (n *policyObjects) rule(chain names.PolicyChain, i, d int, r *PolicyRule) [
 
 func (n *policyObjects) peer(name string, d int, p *Peer) ([]expr.Any, bool) {
 	t := n.table
-	local := []expr.Any{&expr.Fib{Register: 1, FlagDADDR: d == egress, FlagSADDR: d == ingress, ResultADDRTYPE: true}}
 	switch {
 	case p.Selection != "":
 		return []expr.Any{t.peer(d, 0), inSet(selectionSet(t, p.Selection))}, true
@@ -198,16 +197,28 @@ func (n *policyObjects) peer(name string, d int, p *Peer) ([]expr.Any, bool) {
 		exprs := n.prefixes(name, d, p.Prefixes, true)
 		return exprs, exprs != nil
 	case p.Host:
-		return n.except(name, d, p, append(local, equal(native(unix.RTN_LOCAL)))), true
+		return n.except(name, d, p, host(d, true)), true
 	case p.Allocations:
 		exprs := []expr.Any{&expr.Ct{Key: expr.CtKeySTATUS, Register: 1}, mask(native(uint32(dstNAT)), native(0)), equal(native(0))}
 		return n.except(name, d, p, append(exprs, t.peer(d, 0), inSet(t.policy.known))), true
 	case p.World:
-		exprs := []expr.Any{t.peer(d, 0), notInSet(t.policy.known)}
-		exprs = append(append(exprs, local...), unequal(native(unix.RTN_LOCAL)))
-		return n.except(name, d, p, exprs), true
+		return n.except(name, d, p, append([]expr.Any{t.peer(d, 0), notInSet(t.policy.known)}, host(d, false)...)), true
 	}
 	return nil, true
+}
+
+// host matches packets to or from the host, or all others. A packet to the host leaves over no interface.
+// Its destination need not be an address of an interface: the host also receives packets to broadcast,
+// multicast and anycast addresses.
+func host(d int, is bool) []expr.Any {
+	load, value := expr.Any(&expr.Meta{Key: expr.MetaKeyOIF, Register: 1}), native(0)
+	if d == ingress {
+		load, value = &expr.Fib{Register: 1, FlagSADDR: true, ResultADDRTYPE: true}, native(unix.RTN_LOCAL)
+	}
+	if is {
+		return []expr.Any{load, equal(value)}
+	}
+	return []expr.Any{load, unequal(value)}
 }
 
 // except appends the condition that the peer is not one of Except.

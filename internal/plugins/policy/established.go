@@ -57,7 +57,7 @@ func (j *judge) endDenied(ctx context.Context, conn *conntrack.Conn, addresses [
 type judge struct {
 	store    *policystate.Store
 	members  map[netip.Addr]*policystate.Member
-	host     map[netip.Addr]bool
+	host     *rtnl.HostAddresses
 	policies map[string]*decided
 }
 
@@ -78,7 +78,7 @@ func newJudge(store *policystate.Store) (*judge, error) {
 			j.members[address] = m
 		}
 	}
-	j.host, err = rtnl.HostAddresses()
+	j.host, err = rtnl.ListHostAddresses()
 	return j, err
 }
 
@@ -100,8 +100,12 @@ func (j *judge) allows(f conntrack.Flow) (bool, error) {
 		if err != nil || d == nil {
 			return false, err
 		}
+		isHost := j.host.Receives(end.peer)
+		if end.ingress {
+			isHost = j.host.Has(end.peer)
+		}
 		for _, s := range end.stages(d) {
-			if !j.passes(&s, d, end.peer, f) {
+			if !j.passes(&s, d, end.peer, isHost, f) {
 				return false, nil
 			}
 		}
@@ -134,16 +138,16 @@ func (j *judge) policy(id string) (*decided, error) {
 }
 
 // passes reports whether a stage allows a flow.
-func (j *judge) passes(s *ruleset.Stage, d *decided, peer netip.Addr, f conntrack.Flow) bool {
+func (j *judge) passes(s *ruleset.Stage, d *decided, peer netip.Addr, isHost bool, f conntrack.Flow) bool {
 	for i := range s.Rules {
-		if r := &s.Rules[i]; j.matches(&r.Peer, d, peer, f) && matches(&r.Service, f) {
+		if r := &s.Rules[i]; j.matches(&r.Peer, d, peer, isHost, f) && matches(&r.Service, f) {
 			return !r.Deny
 		}
 	}
 	return !s.Deny
 }
 
-func (j *judge) matches(p *ruleset.Peer, d *decided, peer netip.Addr, f conntrack.Flow) bool {
+func (j *judge) matches(p *ruleset.Peer, d *decided, peer netip.Addr, isHost bool, f conntrack.Flow) bool {
 	m := j.members[peer]
 	within := func(list []netip.Prefix) bool {
 		return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(peer) })
@@ -154,11 +158,11 @@ func (j *judge) matches(p *ruleset.Peer, d *decided, peer netip.Addr, f conntrac
 	case len(p.Prefixes) > 0:
 		return within(p.Prefixes)
 	case p.Host:
-		return j.host[peer] && !within(p.Except)
+		return isHost && !within(p.Except)
 	case p.Allocations:
 		return m != nil && !f.Redirected && !within(p.Except)
 	case p.World:
-		return m == nil && !j.host[peer] && !within(p.Except)
+		return m == nil && !isHost && !within(p.Except)
 	}
 	return true
 }
