@@ -16,6 +16,7 @@ func contract() testbed.Contract {
 		"TestIngressPolicyOfPtp":             {Run: TestIngressPolicyOfPtp},
 		"TestPolicyBasic":                    {Run: TestPolicyBasic, Always: true},
 		"TestPolicyEndsConnections":          {Run: TestPolicyEndsConnections},
+		"TestPolicyEndsConnectionsOfTheLink": {Run: TestPolicyEndsConnectionsOfTheLink},
 		"TestPolicyLost":                     {Run: TestPolicyLost},
 		"TestPolicyRefused":                  {Run: TestPolicyRefused, Always: true},
 		"TestPolicyUpdate":                   {Run: TestPolicyUpdate},

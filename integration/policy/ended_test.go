@@ -57,6 +57,77 @@ func testPolicyEndsConnections(t *testing.T, main string) {
 	h.TearDown(client, other, server)
 }
 
+// TestPolicyEndsConnectionsOfTheLink: on a routed network, the policy applies to the link, so a change also
+// ends the connections of its link-local address and of addresses behind the allocation. Those of another
+// allocation go on.
+func TestPolicyEndsConnectionsOfTheLink(t *testing.T) {
+	h := newHost(t, configurator.EngineNative)
+	h.Network("net", policed("ptp", testbed.Dual)...)
+	a, other := h.Alloc("a"), h.Alloc("other")
+	var to, toOther netip.AddrPort
+	for _, one := range []struct {
+		alloc configurator.Allocation
+		to    *netip.AddrPort
+	}{{a, &to}, {other, &toOther}} {
+		h.InNew(one.alloc, func() { testbed.SetSysctls(t, one.alloc.Netns, testbed.Quick) })
+		link := testbed.HostLink(t, h.SetUp(one.alloc))
+		*one.to = netip.AddrPortFrom(linkLocalOf(t, link).WithZone("eth0"), 90)
+		if one.alloc.ID == "a" {
+			require.NoError(t, testbed.Command("ip", "-n", "a", "addr", "add", "10.66.1.1/32", "dev", "eth0"))
+			require.NoError(t, testbed.Command("ip", "route", "add", "10.66.0.0/16", "dev", link))
+			outside := []string{"10.66.2.0/24", "via", testhost.Outside4.Addr().String()}
+			require.NoError(t, testbed.Command("ip", append([]string{"route", "add"}, outside...)...))
+			defer func() { require.NoError(t, testbed.Command("ip", append([]string{"route", "del"}, outside...)...)) }()
+		}
+	}
+	behind := netip.MustParseAddrPort("10.66.1.1:90")
+	local, goesOn := connectLinkLocal(t, a.Netns, to), connectLinkLocal(t, other.Netns, toOther)
+	inside := openConnection(t, "", a.Netns, behind)
+	_, err := h.Update(h.Context(), "a", configurator.Change{Policy: mustPolicy(t, `{"presets":["isolated"],"ingress":{"rules":[{"action":"deny","peers":[{"name":"host"}]}]}}`)})
+	require.NoError(t, err)
+	for _, ended := range []*connection{local, inside} {
+		ended.requireSilence(t, ended.client, ended.server)
+		ended.requireSilence(t, ended.server, ended.client)
+	}
+	goesOn.requireEcho(t)
+	h.TearDown(a, other)
+}
+
+// linkLocalOf returns the IPv6 link-local address of a link of the host.
+func linkLocalOf(t *testing.T, link string) (found netip.Addr) {
+	t.Helper()
+	l, err := net.InterfaceByName(link)
+	require.NoError(t, err)
+	addresses, err := l.Addrs()
+	require.NoError(t, err)
+	for _, one := range addresses {
+		if p := netip.MustParsePrefix(one.String()); p.Addr().IsLinkLocalUnicast() {
+			found = p.Addr()
+		}
+	}
+	require.True(t, found.IsValid())
+	return found
+}
+
+// connectLinkLocal opens a connection from an allocation to a process of the host, at the link-local address
+// of the host's end of the link.
+func connectLinkLocal(t *testing.T, from string, to netip.AddrPort) *connection {
+	t.Helper()
+	l, err := net.Listen("tcp", netip.AddrPortFrom(netip.IPv6Unspecified(), to.Port()).String())
+	require.NoError(t, err)
+	defer l.Close()
+	c := &connection{}
+	testbed.Within(t, from, func() (err error) {
+		c.client, err = net.DialTimeout("tcp", to.String(), testbed.Timeout)
+		return err
+	})
+	c.server, err = l.Accept()
+	require.NoError(t, err)
+	t.Cleanup(func() { c.client.Close(); c.server.Close() })
+	c.requireEcho(t)
+	return c
+}
+
 // connection is a TCP connection with both its ends.
 type connection struct{ client, server net.Conn }
 

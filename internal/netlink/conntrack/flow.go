@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,17 +19,24 @@ type Flow struct {
 	Redirected          bool   // the first packet was sent to another address or port
 }
 
-// FlushFlows deletes the entries from or to one of the addresses for which gone returns true.
-func (c *Conn) FlushFlows(ctx context.Context, addresses []netip.Addr, gone func(Flow) bool) error {
+// FlushFlows deletes the entries from or to one of the addresses, or an address in one of the networks,
+// for which gone returns true.
+func (c *Conn) FlushFlows(ctx context.Context, addresses []netip.Addr, networks []netip.Prefix, gone func(Flow) bool) error {
 	wanted, families := map[netip.Addr]bool{}, map[uint8]bool{}
 	for _, a := range addresses {
 		a = a.Unmap()
 		wanted[a], families[family(a)] = true, true
 	}
+	for _, n := range networks {
+		families[family(n.Addr())] = true
+	}
+	concerns := func(a netip.Addr) bool {
+		return wanted[a] || slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(a) })
+	}
 	var errs []error
 	for f := range families {
 		errs = append(errs, c.deleteEach(ctx, filter{family: f}, func(e *entry) bool {
-			return (wanted[e.source] || wanted[e.answers.source]) && gone(e.flow())
+			return (concerns(e.source) || concerns(e.answers.source)) && gone(e.flow())
 		}))
 	}
 	if err := errors.Join(errs...); err != nil {

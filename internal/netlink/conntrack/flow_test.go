@@ -20,7 +20,7 @@ func TestFlushFlows(t *testing.T) {
 		six := track(t, unix.IPPROTO_UDP, "[fd00:77::5]:1000", "[2001:db8::2]:53", "[2001:db8::2]:53")
 		var seen []Flow
 		addresses := []netip.Addr{netip.MustParseAddr("10.77.0.5"), netip.MustParseAddr("fd00:77::5")}
-		require.NoError(t, c.FlushFlows(t.Context(), addresses, func(f Flow) bool {
+		require.NoError(t, c.FlushFlows(t.Context(), addresses, nil, func(f Flow) bool {
 			seen = append(seen, f)
 			return f.Port != 81
 		}))

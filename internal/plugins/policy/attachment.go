@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
 
@@ -27,6 +28,9 @@ type attachment struct {
 	// veth is the host's end of the attachment's link, and bridge its bridge; "" if there is
 	// none.
 	veth, bridge string
+	// linkLocal is the IPv6 link-local address that the kernel derives from the container's MAC address,
+	// if the result has that.
+	linkLocal []netip.Addr
 }
 
 // Errors of the configuration. Setup does not retry after them.
@@ -67,6 +71,9 @@ func (a *attachment) links(r *types100.Result) {
 	for _, i := range r.Interfaces {
 		switch {
 		case i.Sandbox != "":
+			if mac, err := net.ParseMAC(i.Mac); err == nil && len(mac) == 6 {
+				a.linkLocal = append(a.linkLocal, linkLocalOf(mac))
+			}
 			return
 		case i.Name == a.owner.Veth():
 			a.veth = i.Name
@@ -74,6 +81,11 @@ func (a *attachment) links(r *types100.Result) {
 			a.bridge = i.Name
 		}
 	}
+}
+
+// linkLocalOf returns the IPv6 link-local address of a MAC address (RFC 4291, appendix A).
+func linkLocalOf(mac net.HardwareAddr) netip.Addr {
+	return netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 8: mac[0] ^ 2, 9: mac[1], 10: mac[2], 11: 0xff, 12: 0xfe, 13: mac[3], 14: mac[4], 15: mac[5]})
 }
 
 // addressesOf returns the addresses of the container.

@@ -22,7 +22,20 @@ func (a *attachment) endDenied(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("end connections that the policy denies: %w", err)
 	}
+	if j.behind, err = a.behind(); err != nil {
+		return fmt.Errorf("end connections that the policy denies: %w", err)
+	}
+	j.link = &a.member
 	return j.endDenied(ctx, a.args.Host.Conntrack, a.member.Addresses)
+}
+
+// behind returns what the policy applies to besides the addresses of the result, because it applies to the
+// link; nil if there is nothing. On a bridge, it applies to the addresses only.
+func (a *attachment) behind() (*rtnl.Behind, error) {
+	if a.policy == nil || a.bridge != "" {
+		return nil, nil
+	}
+	return a.args.Host.Kernel.Behind(a.veth, a.linkLocal...)
 }
 
 // endDeniedOf ends the tracked connections of all attachments with a policy that are denied. Its
@@ -43,7 +56,11 @@ func endDeniedOf(ctx context.Context, host *sdk.Host, id string) error {
 
 func (j *judge) endDenied(ctx context.Context, conn *conntrack.Conn, addresses []netip.Addr) error {
 	var first error // a policy that cannot be read fails for each of its flows
-	err := conn.FlushFlows(ctx, addresses, func(f conntrack.Flow) bool {
+	var networks []netip.Prefix
+	if j.behind != nil {
+		networks = j.behind.Networks()
+	}
+	err := conn.FlushFlows(ctx, addresses, networks, func(f conntrack.Flow) bool {
 		allowed, err := j.allows(f)
 		if first == nil {
 			first = err
@@ -55,8 +72,12 @@ func (j *judge) endDenied(ctx context.Context, conn *conntrack.Conn, addresses [
 
 // judge decides on flows as the rules in the kernel do.
 type judge struct {
-	store    *policystate.Store
-	members  map[netip.Addr]*policystate.Member
+	store   *policystate.Store
+	members map[netip.Addr]*policystate.Member
+	// behind has further addresses to which the policy of link applies, if it is not nil. They belong to
+	// no selection.
+	behind   *rtnl.Behind
+	link     *policystate.Member
 	host     *rtnl.HostAddresses
 	policies map[string]*decided
 }
@@ -92,7 +113,10 @@ func (j *judge) allows(f conntrack.Flow) (bool, error) {
 		{of: f.Source, peer: f.Destination, stages: func(d *decided) []ruleset.Stage { return d.Egress }},
 		{of: f.Destination, peer: f.Source, stages: func(d *decided) []ruleset.Stage { return d.Ingress }, ingress: true},
 	} {
-		m := j.members[end.of]
+		m, err := j.subject(end.of)
+		if err != nil {
+			return false, err
+		}
 		if m == nil || m.Policy == "" {
 			continue
 		}
@@ -111,6 +135,17 @@ func (j *judge) allows(f conntrack.Flow) (bool, error) {
 		}
 	}
 	return true, nil
+}
+
+// subject returns the attachment whose policy applies to an address; nil if there is none.
+func (j *judge) subject(of netip.Addr) (*policystate.Member, error) {
+	if m := j.members[of]; m != nil || j.behind == nil {
+		return m, nil
+	}
+	if behind, err := j.behind.Has(of); err != nil || !behind {
+		return nil, err
+	}
+	return j.link, nil
 }
 
 // policy returns a stored policy, or nil if it does not exist.

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/netlink/conntrack"
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/state/policystate"
 	"github.com/allocnet/allocnet/policy"
@@ -59,13 +60,13 @@ func TestJudgeOfNoHost(t *testing.T) {
 		members: map[netip.Addr]*policystate.Member{
 			from: {Policy: c.ID}, addr("10.1.0.3"): {}, addr("10.2.0.3"): {},
 		},
-		host:     map[netip.Addr]bool{addr("10.1.0.1"): true, addr("192.0.2.1"): true, addr("fe80::1"): true},
+		host:     rtnl.HostAddressesOf(netip.MustParsePrefix("10.1.0.1/16"), netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("fe80::1/64")),
 		policies: map[string]*decided{c.ID: {content: c.content, selectors: map[string]*selector{}}},
 	}
 	require.Equal(t, []ruleset.Stage{{Rules: c.Egress[0].Rules}}, c.Egress)
 	for to, want := range map[string]bool{
 		"10.1.0.1": true, "fe80::1": true, "10.1.0.3": true, "198.51.100.1": true,
-		"192.0.2.1": false, "10.2.0.3": false,
+		"192.0.2.1": false, "192.0.2.255": false, "224.0.0.1": false, "10.2.0.3": false,
 	} {
 		got, err := j.allows(conntrack.Flow{Protocol: unix.IPPROTO_TCP, Source: from, Destination: addr(to), Port: 80})
 		require.NoError(t, err)
