@@ -142,8 +142,9 @@ var hints = []struct {
 			"run `allocnet teardown ID` first")},
 	{applies: saying(rtnl.ErrBridgeFull, "exchange full"), text: say(
 		"`allocnet ls` lists the allocations on the bridge: remove some with `allocnet teardown ID` or `allocnet gc`; or use another network[--network| (--network)]")},
+	{applies: is(configurator.ErrInvalidResult), text: say("a plugin of the network does not work as CNI requires: update or replace it; `allocnet networks` lists the plugins")},
 	{applies: saying(lease.ErrExhausted), text: say(
-		"`allocnet ls` lists the allocations with addresses: remove some with `allocnet teardown ID` or `allocnet gc`, " +
+		"`allocnet ls` lists the allocations with addresses: tear some of them down, remove lost ones with `allocnet gc`, " +
 			"configure a larger subnet, or use another network[--network| (--network)]")},
 	{applies: saying(lease.ErrNotInRange, "is not in range set"), text: say("request an address of the network's subnet, other than its gateway, or none")},
 	{applies: saying(nil, "requested IP address"), text: say("`allocnet ls` shows which allocation has the address; request another address or none")},

@@ -134,7 +134,7 @@ func TestHints(t *testing.T) {
 		"remove some with":                                         fmt.Errorf("x: %w", rtnl.ErrBridgeFull),
 		"another network":                                          errors.New(`failed to connect "veth1" to bridge cni0: exchange full`),
 		"larger subnet":                                            fmt.Errorf("x: %w", lease.ErrExhausted),
-		"or `allocnet gc`":                                         errors.New(`plugin type="host-local" failed (add): no IP addresses available in range set: 10.1.0.1-10.1.0.2`),
+		"lost ones with `allocnet gc`":                             errors.New(`plugin type="host-local" failed (add): no IP addresses available in range set: 10.1.0.1-10.1.0.2`),
 		"request another address":                                  errors.New("requested IP address 10.1.0.2 is not available in range set 10.1.0.1-10.1.0.2"),
 		"other than its gateway":                                   fmt.Errorf("x: %w", lease.ErrNotInRange),
 		"releases it":                                              errors.New("10.1.0.1 has been allocated to web, duplicate allocation is not allowed"),
@@ -144,6 +144,7 @@ func TestHints(t *testing.T) {
 		"newer allocnet":                                           &allocnet.RecordError{ID: "a", File: "/s/a.json", Err: allocnet.ErrNewer},
 		"use --engine auto; or":                                    ofBinaries,
 		"with the engine auto or native":                           &configurator.UnservedError{Capabilities: []string{"policy"}},
+		"update or replace it":                                     fmt.Errorf("x: %w of plugin \"a\"", configurator.ErrInvalidResult),
 		"only the output is lost":                                  fmt.Errorf("%w: x", errOutput),
 	} {
 		require.Contains(t, hint(err), want)

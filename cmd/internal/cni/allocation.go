@@ -160,7 +160,10 @@ func decodeCapability(value json.RawMessage, field any) error {
 func ports(mappings []portmap.Mapping) ([]portmap.Port, error) {
 	var ports []portmap.Port
 	for i, m := range mappings {
-		if m.HostPort <= 0 {
+		if m.HostPort < 0 {
+			return nil, badConfig("runtimeConfig: portMappings[%d]: hostPort is negative", i)
+		}
+		if m.HostPort == 0 {
 			continue
 		}
 		if m.ContainerPort <= 0 || m.Protocol == "" {

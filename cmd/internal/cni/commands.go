@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/allocnet/allocnet/configurator"
 )
@@ -48,13 +50,48 @@ const undoTime = 10 * time.Second
 
 // check checks the existing allocation, even if the configuration has changed since.
 func (c *call) check(ctx context.Context) error {
-	if _, err := c.backend.Get(ctx, c.id()); errors.Is(err, configurator.ErrNotFound) {
+	r, err := c.backend.Get(ctx, c.id())
+	if errors.Is(err, configurator.ErrNotFound) {
 		return &Error{Code: CodeUnknownContainer, Msg: "unknown container: " + err.Error()}
 	}
 	if _, err := c.own(ctx); err != nil {
 		return err
 	}
+	if err == nil {
+		err = c.comparePrevious(r.Status)
+	}
+	if err != nil {
+		return err
+	}
 	return c.backend.Check(ctx, c.bare())
+}
+
+// comparePrevious returns an error if the prevResult, which the runtime should pass, is not that of the
+// attachment: if it lacks an address of the interface. Plugins that follow may have added to it, and the
+// container may be attached to further networks.
+func (c *call) comparePrevious(status *configurator.Status) error {
+	if isNull(c.conf.PrevResult) || status == nil {
+		return nil
+	}
+	text, err := c.conf.previous()
+	if err != nil {
+		return err
+	}
+	var previous types100.Result
+	if err := json.Unmarshal(text, &previous); err != nil {
+		return badConfig("prevResult: %v", err)
+	}
+	for _, i := range status.Interfaces {
+		if i.Sandbox == "" || i.Name != c.env.IfName {
+			continue
+		}
+		for _, a := range i.Addresses {
+			if !slices.ContainsFunc(previous.IPs, func(ip *types100.IPConfig) bool { return ip.Address.String() == a.Address }) {
+				return badConfig("prevResult: it is not the result of this attachment: address %s of interface %s is missing", a.Address, i.Name)
+			}
+		}
+	}
+	return nil
 }
 
 // del tears down the allocation of the record. Without a record, it removes what the

@@ -272,6 +272,28 @@ func TestChained(t *testing.T) {
 	}
 }
 
+// TestCheckOfPrevious: the prevResult of a CHECK, if there is one, is that of the attachment.
+func TestCheckOfPrevious(t *testing.T) {
+	w := newWorkspace(t, configurator.EngineNative)
+	add, other := w.env("ADD", "c1"), w.env("ADD", "c2")
+	with := func(previous string) string { return ours("1.1.0", `"delegate":"br","prevResult":`+previous) }
+	result := string(w.serve(add, ours("1.1.0", `"delegate":"br"`)))
+	foreign := string(w.serve(other, ours("1.1.0", `"delegate":"br"`)))
+	w.serve(as(add, "CHECK"), with(result))
+	more := strings.Replace(result, `"ips":[`, `"ips":[{"address":"192.0.2.9/24"},`, 1) // of a plugin that follows
+	require.NotEqual(t, result, more)
+	w.serve(as(add, "CHECK"), with(more))
+	for previous, text := range map[string]string{
+		foreign: "it is not the result of this attachment", `{"cniVersion":"1.1.0"}`: "it is not the result of this attachment", `[7]`: "prevResult",
+	} {
+		e := w.refuse(as(add, "CHECK"), with(previous))
+		require.Equal(t, uint(7), e.Code)
+		require.Contains(t, e.Msg+e.Details, text)
+	}
+	w.serve(as(add, "DEL"), ours("1.1.0", `"delegate":"br"`))
+	w.serve(as(other, "DEL"), ours("1.1.0", `"delegate":"br"`))
+}
+
 // TestDelNeedsTheRecordOnly: at the time of DEL, everything else may be gone or
 // changed.
 func TestDelNeedsTheRecordOnly(t *testing.T) {

@@ -161,6 +161,7 @@ func TestBadConfigurations(t *testing.T) {
 		{ours("1.0.0", `"delegate":"br","runtimeConfig":{"mac":"x"}`), 7, `mac "x"`},
 		{ours("1.0.0", `"delegate":"br","runtimeConfig":{"dns":{`+hidden+`}}`), 7, "runtimeConfig: dns"},
 		{ours("1.0.0", `"delegate":"br","runtimeConfig":{"portMappings":[{"hostPort":1,"containerPort":1}]}`), 7, "portMappings[0]"},
+		{ours("1.0.0", `"delegate":"br","runtimeConfig":{"portMappings":[{"hostPort":-1,"containerPort":1,"protocol":"tcp"}]}`), 7, "portMappings[0]: hostPort is negative"},
 		{ours("1.0.0", `"plugins":[`+w.fake("one", adds)+`],"runtimeConfig":{"portMappings":[{"hostPort":1,"containerPort":1,"protocol":"icmp"}]}`), 7, "icmp"},
 	} {
 		e := w.refuse(add, test.conf)

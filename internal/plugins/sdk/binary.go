@@ -14,6 +14,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/internal/engine/pluginexec"
 )
 
@@ -40,14 +41,17 @@ func (e *Exec) binary(ctx context.Context, name, path, command string, a *CmdArg
 		return nil, reportedBy(name, err)
 	}
 	result, err := resultOf(out, conf)
-	if err != nil {
-		return nil, err
+	var converted *types100.Result
+	if err == nil {
+		converted, err = types100.NewResultFromResult(result)
 	}
-	converted, err := types100.NewResultFromResult(result)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w of plugin %q: %w", allocnet.ErrInvalidResult, name, err)
 	}
-	return pluginexec.InNetns(converted, inside.Netns, a.Netns), wellFormed(converted)
+	if err := wellFormed(converted); err != nil {
+		return nil, fmt.Errorf("%w of plugin %q: %w", allocnet.ErrInvalidResult, name, err)
+	}
+	return pluginexec.InNetns(converted, inside.Netns, a.Netns), nil
 }
 
 // reportedBy returns the error of a binary with the name of the plugin. Errors about running it name
@@ -110,12 +114,12 @@ func versioned(result []byte, expected string) (with []byte, version string, err
 func wellFormed(r *types100.Result) error {
 	for _, i := range r.Interfaces {
 		if i == nil {
-			return errors.New("result: an interface is null")
+			return errors.New("an interface is null")
 		}
 	}
 	for _, ip := range r.IPs {
 		if ip == nil {
-			return errors.New("result: an address is null")
+			return errors.New("an address is null")
 		}
 	}
 	return nil

@@ -8,6 +8,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet"
 )
 
 // args returns the input of a plugin, with a configuration that identifies it.
@@ -17,13 +19,23 @@ func args(conf string) *CmdArgs {
 
 const plain = `{"cniVersion":"1.0.0"}`
 
-// TestNullInABinarysResult: later plugins get the result without the null.
-func TestNullInABinarysResult(t *testing.T) {
-	for _, out := range []string{`"ips":[null]`, `"interfaces":[null]`} {
+// TestInvalidResultOfABinary: a result that is none is a permanent error that names the plugin, and later
+// plugins do not get it.
+func TestInvalidResultOfABinary(t *testing.T) {
+	for out, text := range map[string]string{
+		`{"cniVersion":"1.0.0","ips":[null]}`:        "an address is null",
+		`{"cniVersion":"1.0.0","interfaces":[null]}`: "an interface is null",
+		``:                       "unexpected end of JSON input",
+		`garbage`:                "invalid character",
+		`{"cniVersion":"9.9.9"}`: "9.9.9",
+		`{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.1"}]}`: "invalid CIDR address",
+	} {
 		e, _, b := newExec(t)
-		b.out = `{"cniVersion":"1.0.0",` + out + `}`
+		b.out = out
 		_, err := e.Run(t.Context(), "other", "ADD", args(plain))
-		require.ErrorContains(t, err, "is null", out)
+		require.ErrorIs(t, err, allocnet.ErrInvalidResult, out)
+		require.ErrorContains(t, err, `invalid CNI result of plugin "other"`)
+		require.ErrorContains(t, err, text)
 	}
 }
 
