@@ -219,6 +219,19 @@ func TestSelectionIsRepaired(t *testing.T) {
 	require.NoError(t, r.JoinSelections(t.Context(), m, []string{"aa"}))
 }
 
+// TestPolicedPortIsMissing: Check names a policy of a bridge port that is missing.
+func TestPolicedPortIsMissing(t *testing.T) {
+	r := open(t)
+	p := examplePolicy()
+	require.NoError(t, r.AddPolicy(t.Context(), p))
+	e := policedElements("x", p, "10.1.2.3")
+	require.NoError(t, r.Add(t.Context(), e))
+	nft(t, "flush", "set", "bridge", names.Table, "policed_ports")
+	err := r.Check(t.Context(), e)
+	require.ErrorIs(t, err, ErrMissing)
+	require.ErrorContains(t, err, `policy of bridge port "port-x"`)
+}
+
 // TestConstantSets: policies with the same prefixes share the sets of the table. A table without them,
 // which an older version has made, gets them with the next policy.
 func TestConstantSets(t *testing.T) {
