@@ -36,7 +36,7 @@ func (c *Configurator) nameNetns(a *Allocation) error {
 // makeNetns creates the network namespace of an allocation with OwnNetns, unless it exists. It
 // notes the namespace before it becomes visible, so that GC finds it after a crash. The caller
 // holds the lock of the allocation.
-func (c *Configurator) makeNetns(a *Allocation) (made bool, err error) {
+func (c *Configurator) makeNetns(ctx context.Context, a *Allocation) (made bool, err error) {
 	if !a.OwnNetns {
 		return false, nil
 	}
@@ -52,7 +52,7 @@ func (c *Configurator) makeNetns(a *Allocation) (made bool, err error) {
 	if err != nil {
 		return false, netnsError(err)
 	}
-	s, err = sandbox.CreateNoted(c.cfg.NetnsDir, filepath.Base(a.Netns), func(id sandbox.Identity) error {
+	s, err = sandbox.CreateNoted(ctx, c.cfg.NetnsDir, filepath.Base(a.Netns), func(id sandbox.Identity) error {
 		return c.noteNetns(a.ID, record.Sandbox{Path: a.Netns, Identity: id, Scope: a.Scope})
 	})
 	if err == nil {

@@ -1,7 +1,9 @@
 package configurator
 
 import (
+	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -28,4 +30,28 @@ func TestSweepOfTheSetUp(t *testing.T) {
 	left, err = h.policies.Members("")
 	require.NoError(t, err)
 	require.Empty(t, left)
+}
+
+// TestSetupWhilePoliciesAreLocked: a Setup returns soon after its deadline while another process holds the lock
+// of the policies, also in the removal of what its ADD has made.
+func TestSetupWhilePoliciesAreLocked(t *testing.T) {
+	h, _ := nativeHost(t, "1.0.0", `{"type":"policy","capabilities":{"policy":true}}`)
+	a := h.alloc("a")
+	s, err := h.policies.Exclusive(t.Context())
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { _, err := h.Setup(ctx, a); ended <- err }()
+	select {
+	case err = <-ended:
+		s.Unlock()
+	case <-time.After(time.Minute):
+		s.Unlock()
+		<-ended
+		t.Fatal("it waits for the lock")
+	}
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.NoError(t, h.Teardown(t.Context(), Allocation{ID: a.ID}))
+	h.requireNoRecords()
 }

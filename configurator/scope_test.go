@@ -178,7 +178,7 @@ func TestGCScopeDestroysNetns(t *testing.T) {
 	crashed := func(id, scope string) string {
 		a := Allocation{ID: id, OwnNetns: true, Scope: scope}
 		require.NoError(t, h.nameNetns(&a))
-		made, err := h.makeNetns(&a)
+		made, err := h.makeNetns(t.Context(), &a)
 		require.NoError(t, err)
 		require.True(t, made)
 		return a.Netns

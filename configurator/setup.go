@@ -88,7 +88,7 @@ func (c *Configurator) setUpNumbered(ctx context.Context, a Allocation) (*Status
 	if status, err := c.setupFromPool(ctx, &a, p); status != nil || err != nil {
 		return status, err
 	}
-	made, err := c.makeNetns(&a)
+	made, err := c.makeNetns(ctx, &a)
 	if err != nil {
 		return nil, err
 	}

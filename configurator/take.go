@@ -203,7 +203,7 @@ func (c *Configurator) bind(ctx context.Context, t *taking, results []*types100.
 	if err := c.noteTaken(t.slot, t.alloc); err != nil {
 		return nil, err
 	}
-	if _, err := t.Sandbox.Mount(c.cfg.NetnsDir, filepath.Base(t.Netns)); err != nil {
+	if _, err := t.Sandbox.Mount(ctx, c.cfg.NetnsDir, filepath.Base(t.Netns)); err != nil {
 		return nil, err
 	}
 	arguments, err := t.arguments()

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,6 +14,8 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/flock"
 )
 
 // DefaultDir is the directory of iproute2's named network namespaces.
@@ -34,7 +37,7 @@ func Create(name string) (*Sandbox, error) {
 // The error is ErrInvalidName, ErrExist or a system error. After an error, nothing
 // remains except dir.
 func CreateIn(dir, name string) (*Sandbox, error) {
-	if err := prepare(dir, name); err != nil {
+	if err := prepare(context.Background(), dir, name); err != nil {
 		return nil, err
 	}
 	path := filepath.Join(dir, name)
@@ -48,8 +51,9 @@ func CreateIn(dir, name string) (*Sandbox, error) {
 // CreateNoted is CreateIn, but calls note with the identity of the new namespace before
 // it mounts the namespace. A crash before the mount destroys the namespace. So a caller
 // that records the identity in note can find everything that a crash leaves behind. If
-// note fails, CreateNoted creates nothing and returns note's error.
-func CreateNoted(dir, name string, note func(Identity) error) (*Sandbox, error) {
+// note fails, CreateNoted creates nothing and returns note's error. The context ends the
+// wait for another process that makes dir a mount point.
+func CreateNoted(ctx context.Context, dir, name string, note func(Identity) error) (*Sandbox, error) {
 	path := filepath.Join(dir, name)
 	if err := ValidateName(name); err != nil {
 		return nil, fmt.Errorf("create sandbox in %q: %w", dir, err)
@@ -64,7 +68,7 @@ func CreateNoted(dir, name string, note func(Identity) error) (*Sandbox, error) 
 		err = note(id)
 	}
 	if err == nil {
-		err = prepare(dir, name)
+		err = prepare(ctx, dir, name)
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -77,12 +81,12 @@ func CreateNoted(dir, name string, note func(Identity) error) (*Sandbox, error) 
 
 // prepare creates dir, if necessary, and the file on which the namespace will be
 // mounted.
-func prepare(dir, name string) error {
+func prepare(ctx context.Context, dir, name string) error {
 	if err := ValidateName(name); err != nil {
 		return fmt.Errorf("create sandbox in %q: %w", dir, err)
 	}
 	path := filepath.Join(dir, name)
-	if err := shareDir(dir); err != nil {
+	if err := shareDir(ctx, dir); err != nil {
 		return fmt.Errorf("create sandbox %q: %w", path, err)
 	}
 	if err := reserve(path); err != nil {
@@ -165,13 +169,13 @@ func take(steps []func(string) error, path string) error {
 }
 
 // shareDir makes dir a shared mount point.
-func shareDir(dir string) error {
+func shareDir(ctx context.Context, dir string) error {
 	if mount := mountOf(dir); mount != 0 {
 		if last, ok := shared.Load(dir); ok && last == mount {
 			return nil
 		}
 	}
-	if err := shareNewDir(dir); err != nil {
+	if err := shareNewDir(ctx, dir); err != nil {
 		return err
 	}
 	shared.Store(dir, mountOf(dir))
@@ -193,14 +197,14 @@ func mountOf(dir string) uint64 {
 	return st.Mnt_id
 }
 
-func shareNewDir(dir string) error {
+func shareNewDir(ctx context.Context, dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
 	if err := makeShared(dir); !errors.Is(err, unix.EINVAL) {
 		return err
 	}
-	unlock, err := lockDir(dir)
+	unlock, err := lockDir(ctx, dir)
 	if err != nil {
 		return err
 	}
@@ -227,18 +231,12 @@ func makeShared(dir string) error {
 
 // lockDir takes the lock that iproute2 also takes. Mounting dir on itself does not
 // change its inode, so all processes lock the same file.
-func lockDir(dir string) (unlock func(), err error) {
+func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 	file, err := os.Open(dir)
 	if err != nil {
 		return nil, err
 	}
-	for {
-		err = unix.Flock(int(file.Fd()), unix.LOCK_EX)
-		if !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
-	if err != nil {
+	if err := flock.Wait(ctx, int(file.Fd()), unix.LOCK_EX); err != nil {
 		file.Close()
 		return nil, fmt.Errorf("lock directory %q: %w", dir, err)
 	}

@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -156,18 +157,24 @@ func TestShareDirAgain(t *testing.T) {
 	}
 }
 
-// TestShareDirWaits lets another creator make the directory a mount point at the same time.
+// TestShareDirWaits lets another creator make the directory a mount point at the same time. A context
+// ends the wait.
 func TestShareDirWaits(t *testing.T) {
 	needKernel(t)
 	dir := "/run/contended"
 	require.NoError(t, os.Mkdir(dir, 0o755))
 	t.Cleanup(func() { require.NoError(t, os.Remove(dir)) })
 	t.Cleanup(func() { require.NoError(t, unix.Unmount(dir, 0)) })
-	unlock, err := lockDir(dir)
+	unlock, err := lockDir(t.Context(), dir)
 	require.NoError(t, err)
+	short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	_, err = CreateNoted(short, dir, "x", func(Identity) error { return nil })
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.NoFileExists(t, filepath.Join(dir, "x"))
 
 	shared := make(chan error, 1)
-	go func() { shared <- shareDir(dir) }()
+	go func() { shared <- shareDir(t.Context(), dir) }()
 	require.Eventually(t, func() bool { return isAwaited(t, dir) }, 10*time.Second, time.Millisecond)
 	require.NoError(t, unix.Mount(dir, dir, "", unix.MS_BIND, ""))
 	unlock()
@@ -175,18 +182,17 @@ func TestShareDirWaits(t *testing.T) {
 	require.Equal(t, 1, strings.Count(snapshot(t).String(), "mount "+dir+" tmpfs\n"))
 }
 
-// isAwaited reports whether a process waits for a lock of dir.
+// isAwaited reports whether one caller of lockDir has locked dir, and another one waits for it.
 func isAwaited(t *testing.T, dir string) bool {
-	var stat unix.Stat_t
-	require.NoError(t, unix.Stat(dir, &stat))
-	locks, err := os.ReadFile("/proc/locks")
+	entries, err := os.ReadDir("/proc/self/fd")
 	require.NoError(t, err)
-	for lock := range strings.Lines(string(locks)) {
-		if strings.Contains(lock, "-> FLOCK") && strings.Contains(lock, fmt.Sprintf(":%d ", stat.Ino)) {
-			return true
+	open := 0
+	for _, e := range entries {
+		if to, err := os.Readlink(filepath.Join("/proc/self/fd", e.Name())); err == nil && to == dir {
+			open++
 		}
 	}
-	return false
+	return open == 2
 }
 
 // TestShareDirKeepsWhatIsThere: the directory contains a namespace before it
@@ -200,7 +206,7 @@ func TestShareDirKeepsWhatIsThere(t *testing.T) {
 	require.NoError(t, unix.Mount(s.Path(), old, "", unix.MS_BIND, ""))
 	t.Cleanup(func() { require.NoError(t, errors.Join(Destroy(old), os.Remove(dir))) })
 	t.Cleanup(func() { require.NoError(t, unix.Unmount(dir, unix.MNT_DETACH)) })
-	require.NoError(t, shareDir(dir))
+	require.NoError(t, shareDir(t.Context(), dir))
 	require.NoError(t, Validate(old))
 }
 

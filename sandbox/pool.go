@@ -83,14 +83,14 @@ func NewPool(options PoolOptions) (*Pool, error) {
 // background.
 //
 // The errors are those of CreateIn, os.ErrClosed after Close, and the context's error
-// if it ended before the call. After an error, nothing remains except the directory,
+// if it ends before the call, or while another process makes the directory a mount point. After an error, nothing remains except the directory,
 // and prepared namespaces stay prepared.
 func (p *Pool) Take(ctx context.Context, name string) (*Sandbox, error) {
 	path := filepath.Join(p.options.Dir, name)
 	if err := errors.Join(ctx.Err(), p.errClosed()); err != nil {
 		return nil, fmt.Errorf("take sandbox %q: %w", path, err)
 	}
-	if err := prepare(p.options.Dir, name); err != nil {
+	if err := prepare(ctx, p.options.Dir, name); err != nil {
 		return nil, err
 	}
 	namespace, err := p.get()

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -20,9 +21,10 @@ func New() (*Sandbox, error) {
 
 // Mount gives a sandbox of New a name in dir, as CreateIn does, and returns the sandbox with
 // its path. The returned sandbox takes over the descriptor: do not use s afterwards. After an
-// error, s has no name and remains usable. The errors are those of CreateIn.
-func (s *Sandbox) Mount(dir, name string) (*Sandbox, error) {
-	if err := prepare(dir, name); err != nil {
+// error, s has no name and remains usable. The errors are those of CreateIn. The context ends
+// the wait for another process that makes dir a mount point.
+func (s *Sandbox) Mount(ctx context.Context, dir, name string) (*Sandbox, error) {
+	if err := prepare(ctx, dir, name); err != nil {
 		return nil, err
 	}
 	path := filepath.Join(dir, name)

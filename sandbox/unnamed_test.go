@@ -20,11 +20,11 @@ func TestNew(t *testing.T) {
 
 	dir := DefaultDir
 	taken := create(t, "taken")
-	_, err = s.Mount(dir, "taken")
+	_, err = s.Mount(t.Context(), dir, "taken")
 	require.ErrorIs(t, err, ErrExist)
-	_, err = s.Mount(dir, "-x")
+	_, err = s.Mount(t.Context(), dir, "-x")
 	require.ErrorIs(t, err, ErrInvalidName)
-	named, err := s.Mount(dir, "x")
+	named, err := s.Mount(t.Context(), dir, "x")
 	require.NoError(t, err)
 	require.Equal(t, filepath.Join(dir, "x"), named.Path())
 	again, err := Open(named.Path())

@@ -135,10 +135,11 @@ func (e *Engine) delCrossings(ctx context.Context, exec *sdk.Exec, r *engine.Req
 	list, err := e.attachments(ctx, exec, r, nil)
 	if err != nil {
 		exec.Host.Log.Warn("a configuration cannot be used; searching all elements", "container", r.ID, "because", err)
-		return exec.Host.DelOwned(ctx, func(o names.Owner) bool {
-			return o.OfID(r.ID) && o.Instance == exec.Instance &&
-				slices.ContainsFunc(r.Attachments, func(a engine.Attachment) bool { return o.OfNetwork(a.Network.Name) })
-		})
+		var owners []string // other interfaces of the container may be another allocation's
+		for i, a := range r.Attachments {
+			owners = append(owners, names.Owner{Network: a.Network.Name, ID: r.ID, IfName: r.IfName(i), Instance: exec.Instance}.String())
+		}
+		return exec.Host.DelOwned(ctx, func(o names.Owner) bool { return slices.Contains(owners, o.String()) })
 	}
 	for b := range list {
 		for a := range b {

@@ -448,6 +448,27 @@ func TestGuardOfSeveralNetworks(t *testing.T) {
 	require.NotContains(t, portTable(t), `comment "allocnet:`)
 }
 
+// TestDelBesideAnUnusableConfiguration: without the configuration of another network, DEL does not know which
+// addresses each port permits. It leaves those of another interface of the container in the same network.
+func TestDelBesideAnUnusableConfiguration(t *testing.T) {
+	h := newTestHost(t)
+	privhost.Require(t, "nft")
+	run(t, "nft", "flush", "ruleset")
+	n := network(t, "first", "1.0.0", nil, h.bridged("br0", "10.77.0.0/24"))
+	stays, gone := h.request(n), h.request(n)
+	gone.Attachments[0].IfName = "eth1"
+	stays.Instance, gone.Instance = new(string), new(string)
+	h.add(stays)
+	h.add(gone)
+	unusable := network(t, "unusable", "1.0.0", nil, object{"type": "bridge", "vlan": "x"})
+	gone.Others = []engine.Attachment{{Network: unusable, IfName: "eth2", Result: gone.Attachments[0].Result}}
+	require.NoError(t, h.Del(t.Context(), gone))
+	require.NotContains(t, portTable(t), `/web/eth1`)
+	require.NoError(t, h.Check(t.Context(), stays))
+	require.NoError(t, h.Del(t.Context(), stays))
+	require.NotContains(t, portTable(t), `comment "allocnet:`)
+}
+
 // TestGuardOfLaterPlugins: the guard permits what the result of the whole chain has, also if
 // the later plugins are binaries.
 func TestGuardOfLaterPlugins(t *testing.T) {

@@ -253,7 +253,7 @@ func (e *element) String() string {
 		return fmt.Sprintf("network %s-%s", e.address(), last)
 	case t.exempt:
 		return fmt.Sprintf("exemption from masquerading, %s", e.pair())
-	case t.macs, t.addresses4, t.addresses6, t.targets, t.unaddressed, t.tagged:
+	case t.macs, t.addresses4, t.addresses6, t.targets, t.unaddressed, t.tagged, t.policed:
 		return e.ofPort()
 	case t.guards:
 		if e.verdict == int32(expr.VerdictDrop) {

@@ -59,6 +59,8 @@ type set struct {
 	// shared is true if the elements have no owner and stay when an attachment is
 	// removed.
 	shared bool
+	// comment names the owner of the set; "" for those that a table always has.
+	comment string
 	// constant are the elements that the set has from the beginning, and no others.
 	constant []element
 }
@@ -168,7 +170,11 @@ func (s *set) put(b *sock.Requests, id uint32) {
 		b.Attribute(unix.NLA_F_NESTED|setExpr, counterExpr())
 	}
 	s.describe(b)
-	b.Attribute(unix.NFTA_SET_USERDATA, append(s.byteOrder(), s.typeOf...))
+	data := append(s.byteOrder(), s.typeOf...)
+	if s.comment != "" {
+		data = appendText(data, dataSetComment, s.comment)
+	}
+	b.Attribute(unix.NFTA_SET_USERDATA, data)
 }
 
 // flags returns the flags of the set.

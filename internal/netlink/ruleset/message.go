@@ -34,20 +34,30 @@ func (r *Ruleset) dump(ctx context.Context, build func(*sock.Requests), each fun
 	})
 }
 
-// dataComment is the type of a comment in the user data of rules, tables and elements.
-const dataComment = 0
+// The types of a comment in user data: of rules, tables and elements, and of sets.
+const (
+	dataComment    = 0
+	dataSetComment = 7 // NFTNL_UDATA_SET_COMMENT
+)
 
 // putComment appends user data: a comment, and the records in more.
 func putComment(b *sock.Requests, kind uint16, value string, more ...byte) {
-	data := make([]byte, 0, 256) // the kernel's maximum
-	data = append(data, dataComment, byte(len(value)+1))
-	data = append(append(data, value...), 0)
+	data := appendText(make([]byte, 0, 256), dataComment, value) // the kernel's maximum
 	b.Attribute(kind, append(data, more...))
 }
 
+// appendText appends a record with a text to user data.
+func appendText(data []byte, kind byte, text string) []byte {
+	data = append(data, kind, byte(len(text)+1))
+	return append(append(data, text...), 0)
+}
+
 // commentOf returns the comment in user data, if any.
-func commentOf(data []byte) string {
-	value := recordOf(data, dataComment)
+func commentOf(data []byte) string { return textOf(data, dataComment) }
+
+// textOf returns the text of a record in user data, if there is one of that type.
+func textOf(data []byte, kind byte) string {
+	value := recordOf(data, kind)
 	return string(value[:max(len(value)-1, 0)])
 }
 

@@ -201,6 +201,37 @@ func TestPolicyIsRepaired(t *testing.T) {
 	}
 }
 
+// TestSelectionIsRepaired: CheckPolicy finds that a selection is missing that has no members, in a family
+// in which no rule uses it. A member of both families could not join.
+func TestSelectionIsRepaired(t *testing.T) {
+	r := open(t)
+	nft(t, "flush", "ruleset")
+	p, m := examplePolicy(), peerMember("other", "10.1.2.8", "fd00::8")
+	p.Family, p.Selections[0].Members = PolicyIPv4, nil
+	require.NoError(t, r.AddPolicy(t.Context(), p))
+	nft(t, "delete", "set", "ip6", names.PolicyTable, "selection_aa")
+	require.ErrorIs(t, r.JoinSelections(t.Context(), m, []string{"aa"}), unix.ENOENT)
+	err := r.CheckPolicy(t.Context(), p)
+	require.ErrorIs(t, err, ErrMissing)
+	require.ErrorContains(t, err, "table ip6 allocnet_policy, set selection_aa")
+	require.NoError(t, r.RestorePolicy(t.Context(), p))
+	require.NoError(t, r.CheckPolicy(t.Context(), p))
+	require.NoError(t, r.JoinSelections(t.Context(), m, []string{"aa"}))
+}
+
+// TestPolicedPortIsMissing: Check names a policy of a bridge port that is missing.
+func TestPolicedPortIsMissing(t *testing.T) {
+	r := open(t)
+	p := examplePolicy()
+	require.NoError(t, r.AddPolicy(t.Context(), p))
+	e := policedElements("x", p, "10.1.2.3")
+	require.NoError(t, r.Add(t.Context(), e))
+	nft(t, "flush", "set", "bridge", names.Table, "policed_ports")
+	err := r.Check(t.Context(), e)
+	require.ErrorIs(t, err, ErrMissing)
+	require.ErrorContains(t, err, `policy of bridge port "port-x"`)
+}
+
 // TestConstantSets: policies with the same prefixes share the sets of the table. A table without them,
 // which an older version has made, gets them with the next policy.
 func TestConstantSets(t *testing.T) {
@@ -261,6 +292,28 @@ func TestOrphanWithAnAttachment(t *testing.T) {
 	require.NoError(t, r.Del(t.Context(), e))
 	require.NoError(t, r.DelOrphans(t.Context(), p.Instance, nil, nil))
 	require.NotContains(t, nft(t, "list", "ruleset"), "policy_0123456789abcdef")
+}
+
+// TestOrphansOfAnotherInstance: the selections of another instance stay, also where none of its rules uses
+// them, because its policies have rules in one family only, or for no packet.
+func TestOrphansOfAnotherInstance(t *testing.T) {
+	r := open(t)
+	nft(t, "flush", "ruleset")
+	p, m := examplePolicy(), peerMember("other", "10.1.2.8", "fd00::8")
+	p.Instance, p.Family = "one", PolicyIPv4
+	p.Egress = []Stage{{Deny: true, Rules: []PolicyRule{{Peer: Peer{Selection: "bb"}, Service: Service{Protocol: unix.IPPROTO_ICMPV6}}}}}
+	p.Ingress = []Stage{{Deny: true, Rules: []PolicyRule{{Peer: Peer{Selection: "aa"}}}}}
+	p.Selections = []Selection{{Name: "aa"}, {Name: "bb"}}
+	require.NoError(t, r.AddPolicy(t.Context(), p))
+	before := nft(t, "list", "ruleset")
+	require.NoError(t, r.DelOrphans(t.Context(), "two", nil, nil))
+	require.Equal(t, before, nft(t, "list", "ruleset"))
+	require.NoError(t, r.JoinSelections(t.Context(), m, []string{"aa", "bb"}))
+
+	require.NoError(t, r.DelOrphans(t.Context(), "one", nil, []string{"bb"}))
+	require.NotContains(t, nft(t, "list", "ruleset"), "selection_aa")
+	require.NoError(t, r.DelOrphans(t.Context(), "one", nil, nil))
+	require.NotContains(t, nft(t, "list", "ruleset"), "selection_")
 }
 
 // TestPresentSelection: a policy whose selection is Present leaves its members alone. If the selection

@@ -43,6 +43,15 @@ func (r *Ruleset) missingOf(ctx context.Context, n *policyObjects) ([]string, er
 			missing = append(missing, c.label)
 		}
 	}
+	sets, err := r.existing(ctx, n.selections)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range n.selections { // one without members has no element that could be missing
+		if !slices.Contains(sets, s) {
+			missing = append(missing, s.label)
+		}
+	}
 	wanted := slices.Concat(n.links, n.elements, n.constant())
 	found, err := r.lookUp(ctx, wanted)
 	if err != nil {

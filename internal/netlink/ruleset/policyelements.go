@@ -197,7 +197,7 @@ func inSelections(m Member, selections []string) []element {
 func (r *Ruleset) selectionSets(ctx context.Context, t *table) ([]*set, error) {
 	var list []*set
 	err := retry.Do(ctx, func() (err error) {
-		list, err = r.setsNamed(ctx, t, func(name string) bool { _, ok := names.ParseSelectionSet(name); return ok })
+		list, err = r.setsNamed(ctx, t, func(name, _ string) bool { _, ok := names.ParseSelectionSet(name); return ok })
 		return err
 	})
 	if errors.Is(err, unix.ENOENT) { // the table
@@ -210,12 +210,15 @@ func (r *Ruleset) selectionSets(ctx context.Context, t *table) ([]*set, error) {
 	return list, err
 }
 
-// nameOf returns the name of a set.
-func nameOf(payload []byte) (name string) {
+// readSet reads the name and the comment of a set.
+func readSet(payload []byte) (name, comment string) {
 	sock.EachNetfilterAttribute(payload, func(kind uint16, value []byte) {
-		if kind == unix.NFTA_SET_NAME {
+		switch kind {
+		case unix.NFTA_SET_NAME:
 			name = sock.String(value)
+		case unix.NFTA_SET_USERDATA:
+			comment = textOf(value, dataSetComment)
 		}
 	})
-	return name
+	return name, comment
 }

@@ -90,6 +90,7 @@ func (p *Policy) objects(t *table) (*policyObjects, error) {
 	}
 	for _, s := range p.Selections {
 		set := selectionSet(t, s.Name)
+		set.comment = policyOwner(p.Instance)
 		if !s.Present {
 			n.selections = append(n.selections, set)
 		}
@@ -122,7 +123,7 @@ func (t *table) has(family string) bool {
 	return family == "" || (family == PolicyIPv4) == (t.family == unix.NFPROTO_IPV4)
 }
 
-// policyOwner is the comment of the chains of an instance's policies.
+// policyOwner is the comment of the chains and the selections of an instance's policies.
 func policyOwner(instance string) string {
 	return names.Owner{Network: "policy", Instance: instance}.String()
 }

@@ -14,8 +14,8 @@ import (
 )
 
 // DelOrphans removes what belongs to an instance's policies whose IDs are not known, because their
-// state was lost: chains, the links that lead to them, sets of prefixes, and selections that no
-// rule uses. The caller ensures that the instance makes no policy meanwhile.
+// state was lost: chains, the links that lead to them, sets of prefixes, and the instance's selections
+// that no rule uses. The caller ensures that the instance makes no policy meanwhile.
 func (r *Ruleset) DelOrphans(ctx context.Context, instance string, known, selections []string) error {
 	var errs []error
 	for _, t := range policyTables {
@@ -53,7 +53,7 @@ func (r *Ruleset) delOrphans(ctx context.Context, t *table, owner string, known,
 		chains = slices.DeleteFunc(chains, func(c chain) bool { return !ids[names.PolicyID(c.name)] })
 	}
 	if err != nil || len(chains) == 0 {
-		return errors.Join(err, r.delSelections(ctx, t, selections))
+		return errors.Join(err, r.delSelections(ctx, t, owner, selections))
 	}
 	var links []element
 	for _, s := range t.policy.links {
@@ -63,7 +63,7 @@ func (r *Ruleset) delOrphans(ctx context.Context, t *table, owner string, known,
 		}
 		links = append(links, some...)
 	}
-	sets, err := r.setsNamed(ctx, t, func(name string) bool { return ids[names.PolicyID(name)] })
+	sets, err := r.setsNamed(ctx, t, func(name, _ string) bool { return ids[names.PolicyID(name)] })
 	if err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func (r *Ruleset) delOrphans(ctx context.Context, t *table, owner string, known,
 			s.remove(b)
 		}
 	})
-	return errors.Join(err, r.delSelections(ctx, t, selections))
+	return errors.Join(err, r.delSelections(ctx, t, owner, selections))
 }
 
 // keepUsed removes the policies from ids to which the address of an attachment leads. The kernel does
@@ -99,12 +99,12 @@ func (r *Ruleset) keepUsed(ctx context.Context, t *table, ids map[string]bool) e
 	return nil
 }
 
-// delSelections removes the selections that are not known. The kernel keeps those that a rule
-// uses, such as another instance's.
-func (r *Ruleset) delSelections(ctx context.Context, t *table, known []string) error {
-	sets, err := r.setsNamed(ctx, t, func(name string) bool {
+// delSelections removes the selections of an owner that are not known. The kernel keeps those that a
+// rule uses. It would not keep another owner's of a policy that has rules in the other family only.
+func (r *Ruleset) delSelections(ctx context.Context, t *table, owner string, known []string) error {
+	sets, err := r.setsNamed(ctx, t, func(name, comment string) bool {
 		selection, ok := names.ParseSelectionSet(name)
-		return ok && !slices.Contains(known, selection)
+		return ok && comment == owner && !slices.Contains(known, selection)
 	})
 	for _, s := range sets {
 		one := r.socket.Transaction(ctx, func(b *sock.Requests) { s.remove(b) })
@@ -115,14 +115,14 @@ func (r *Ruleset) delSelections(ctx context.Context, t *table, known []string) e
 	return err
 }
 
-// setsNamed returns the sets of a table whose names are wanted. They can only be removed.
-func (r *Ruleset) setsNamed(ctx context.Context, t *table, wanted func(string) bool) ([]*set, error) {
+// setsNamed returns the sets of a table whose names and comments are wanted. They can only be removed.
+func (r *Ruleset) setsNamed(ctx context.Context, t *table, wanted func(name, comment string) bool) ([]*set, error) {
 	var list []*set
 	err := r.dump(ctx, func(b *sock.Requests) {
 		t.begin(b, t.label, unix.NFT_MSG_GETSET, unix.NLM_F_DUMP)
 		b.CString(unix.NFTA_SET_TABLE, t.name)
 	}, func(payload []byte) {
-		if name := nameOf(payload); wanted(name) {
+		if name, comment := readSet(payload); wanted(name, comment) {
 			list = append(list, t.policySet(name))
 		}
 	})

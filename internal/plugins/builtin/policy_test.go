@@ -2,6 +2,7 @@ package builtin_test
 
 import (
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/plugins/policy"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/state/policystate"
@@ -318,6 +320,10 @@ func testPolicyGC(t *testing.T, conf object, how string) {
 	t.Cleanup(func() { _, _ = g.native.run("DEL", stays, withResult(t, conf, staysResult)) })
 	require.NoError(t, g.run("ADD", stays, selecting, staysResult))
 	t.Cleanup(func() { _ = g.run("DEL", stays, selecting, staysResult) })
+	sameID := &ruleset.Elements{Owner: names.Owner{Network: "net", ID: "stale", IfName: "eth0", Instance: "another"}}
+	sameID.Known = []netip.Addr{netip.MustParseAddr("192.0.2.1")} // in another state directory
+	require.NoError(t, host.Rules.Add(t.Context(), sameID))
+	t.Cleanup(func() { _ = host.Rules.Del(t.Context(), sameID) })
 	tables, stored := policyTables(t), files(t, dir)
 
 	a, result, _ := g.add("stale", conf)

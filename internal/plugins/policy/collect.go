@@ -8,17 +8,17 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
-// Collect removes the members whose owners are stale, with their elements, and then the policies
-// that have no users.
+// Collect removes the members whose owners are stale, with the elements of the same owners, and then
+// the policies that have no users.
 func Collect(ctx context.Context, host *sdk.Host, stale func(names.Owner) bool) error {
 	if !host.Policies.Exists() {
 		return nil
 	}
-	left, gone, err := dropStale(ctx, host, stale)
-	if left {
-		// Callers know owners without a record. Their DEL may never have run, and a policy to
-		// which an element leads cannot be removed.
-		err = errors.Join(err, host.DelOwned(ctx, stale))
+	dropped, gone, err := dropStale(ctx, host, stale)
+	if len(dropped) > 0 {
+		// Their DEL may never have run, and a policy to which an element leads cannot be removed.
+		// The same ID in another state directory is another owner.
+		err = errors.Join(err, host.DelOwned(ctx, func(o names.Owner) bool { return dropped[o.String()] }))
 	}
 	return errors.Join(err, sweep(ctx, host, gone...))
 }
@@ -39,28 +39,29 @@ func (p *plugin) GC(ctx context.Context, c *sdk.CmdArgs) error {
 	return errors.Join(err, dropErr, sweep(ctx, c.Host, gone...))
 }
 
-// dropStale removes the members whose owners are stale from their selections and policies, and
-// reports whether there were any. gone are the keys of those that are Gone: see drop.
-func dropStale(ctx context.Context, host *sdk.Host, stale func(names.Owner) bool) (found bool, gone []string, err error) {
+// dropStale removes the members whose owners are stale from their selections and policies. dropped
+// has the texts of these owners; gone are the keys of those that are Gone: see drop.
+func dropStale(ctx context.Context, host *sdk.Host, stale func(names.Owner) bool) (dropped map[string]bool, gone []string, err error) {
 	s, err := host.Policies.Share(ctx)
 	if err != nil {
-		return false, nil, err
+		return nil, nil, err
 	}
 	defer s.Unlock()
+	dropped = map[string]bool{}
 	members, err := s.Members("")
 	errs := []error{err}
 	for _, m := range members {
 		if !stale(m.Owner) {
 			continue
 		}
-		found = true
+		dropped[m.Owner.String()] = true
 		unused, err := drop(ctx, host, s, m, m.Owner)
 		errs = append(errs, err)
 		if len(unused) > 0 {
 			gone = append(gone, m.Key)
 		}
 	}
-	return found, gone, errors.Join(errs...)
+	return dropped, gone, errors.Join(errs...)
 }
 
 // CollectOrphans removes what processes have left in the store that died during a change, and the

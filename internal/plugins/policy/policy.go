@@ -26,7 +26,9 @@ func (p *plugin) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, err
 		return nil, err
 	}
 	if err := a.enforce(ctx); err != nil {
-		return nil, errors.Join(err, a.leave(context.WithoutCancel(ctx)))
+		undo, cancel := sdk.UndoContext(ctx)
+		defer cancel()
+		return nil, errors.Join(err, a.leave(undo))
 	}
 	return previous, nil
 }

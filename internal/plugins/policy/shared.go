@@ -27,7 +27,9 @@ func (a *attachment) makePolicy(ctx context.Context, s *policystate.Session) err
 	}
 	p := a.policy.Policy
 	if err := a.add(ctx, s, &p); err != nil {
-		return errors.Join(err, remove(context.WithoutCancel(ctx), a.args.Host, s, &p))
+		undo, cancel := sdk.UndoContext(ctx)
+		defer cancel()
+		return errors.Join(err, remove(undo, a.args.Host, s, &p))
 	}
 	return s.Publish(p.ID, a.member.Key)
 }

@@ -35,7 +35,9 @@ func (p *routes) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, err
 	}
 	owner, announcer := c.Owner(p.Name), announcerOf(c)
 	if err := announcer.Add(ctx, owner, list); err != nil {
-		return nil, errors.Join(err, announcer.Withdraw(context.WithoutCancel(ctx), owner, list))
+		undo, cancel := sdk.UndoContext(ctx)
+		defer cancel()
+		return nil, errors.Join(err, announcer.Withdraw(undo, owner, list))
 	}
 	return previous, nil
 }

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/allocnet/allocnet/internal/state/flock"
+	"github.com/allocnet/allocnet/internal/flock"
 )
 
 // queues limits polling for the lock of a directory to one goroutine of this process.

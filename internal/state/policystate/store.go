@@ -18,9 +18,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/internal/flock"
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/smallfile"
-	"github.com/allocnet/allocnet/internal/state/flock"
 )
 
 // Store is the directory. It opens nothing before its first use, and is safe for concurrent use,

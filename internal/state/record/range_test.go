@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/portmap"
+	"github.com/allocnet/allocnet/sandbox"
 )
 
 // ranged returns a record with a range of ports.
@@ -102,4 +104,40 @@ func TestIndexWithoutBlocks(t *testing.T) {
 	require.NoDirExists(t, filepath.Join(string(s.index), fmt.Sprint(singlePrefix, 1000)))
 	require.ErrorIs(t, s.Reserve(t.Context(), reserving("b", "/n/b", tcp(1299, "")), unwarned(t)), portmap.ErrConflict)
 	require.NoFileExists(t, s.index.completeBefore())
+}
+
+// TestUpdateOfRanges: an update that takes an allocation above the number of ports that are reserved one by
+// one, or below it, leaves the reservations of the ports that the allocation has then, and a removal none.
+func TestUpdateOfRanges(t *testing.T) {
+	few, many := ranged(t, "a", 3000, 2, "").Ports, ranged(t, "a", 1000, 300, "").Ports
+	few = append(few, many[:2]...) // which it keeps
+	for name, step := range map[string][2][]portmap.Mapping{"above": {few, many}, "below": {many, few}} {
+		t.Run(name, func(t *testing.T) {
+			s := open(t)
+			r := reserving("a", "/n/a", step[0]...)
+			r.Namespace = sandbox.Identity{Device: 4, Inode: 5}
+			require.NoError(t, s.Reserve(t.Context(), r, unwarned(t)))
+			require.NoError(t, s.Delete("a"))
+			r.Ports = step[1]
+			require.NoError(t, s.Reserve(t.Context(), r, unwarned(t)))
+			want := stateFiles(t, s)
+			require.NoError(t, s.Delete("a"))
+
+			begin := func() {
+				r.Ports, r.Update = step[0], nil
+				require.NoError(t, s.Reserve(t.Context(), r, unwarned(t)))
+				r.Update = &Aim{Ports: step[1]}
+				require.NoError(t, s.BeginUpdate(r))
+				require.NoError(t, s.Reserve(t.Context(), r, unwarned(t)))
+			}
+			begin()
+			r.Ports, r.Update = step[1], nil
+			require.NoError(t, s.EndUpdate(r, slices.Concat(step[0], step[1])))
+			require.Equal(t, want, stateFiles(t, s))
+			require.NoError(t, s.Delete("a"))
+			begin()
+			require.NoError(t, s.Delete("a"), "before the end of the update")
+			require.Len(t, stateFiles(t, s), 1, "the mark of a complete index")
+		})
+	}
 }

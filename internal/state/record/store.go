@@ -212,8 +212,14 @@ func (s *Store) EndUpdate(r *Record, before []portmap.Mapping) error {
 		return err
 	}
 	kept := r.reservations()
+	had := reservationsOf(r.Netns, before)[1:] // the first is the network namespace
+	// The allocation may have had some of before in the other form: single ports or blocks.
+	others, err := s.index.overlapping(had)
+	if err != nil {
+		return err
+	}
 	var errs []error
-	for _, c := range reservationsOf(r.Netns, before)[1:] { // the first is the network namespace
+	for _, c := range append(had, others...) {
 		if !slices.ContainsFunc(kept, func(k reservation) bool { return k.key == c.key }) {
 			errs = append(errs, s.index.release(r.ID, c))
 		}
@@ -328,7 +334,7 @@ func (s *Store) Delete(id string) error {
 // reserved returns the reservations that an allocation may have. They are those
 // of its record. They are all reservations if there is no record, because of a
 // crash before the record was written, or if the record does not identify its
-// namespace.
+// namespace or has an update.
 func (s *Store) reserved(id string) []reservation {
 	var owner struct {
 		ContainerID string
@@ -342,8 +348,8 @@ func (s *Store) reserved(id string) []reservation {
 	if err != nil || json.Unmarshal(first, &owner) != nil {
 		return s.index.all()
 	}
-	if owner.Namespace == (sandbox.Identity{}) {
-		return s.index.all() // a guessed record; the reservations are those of the lost one
+	if owner.Namespace == (sandbox.Identity{}) || owner.Update != nil {
+		return s.index.all() // of the lost record, if this one is guessed; in both forms, if an update has begun
 	}
 	r := Record{ContainerID: owner.ContainerID, Netns: owner.Netns, Namespace: owner.Namespace, Ports: owner.Ports, Update: owner.Update}
 	for line := range bytes.Lines(more) {
