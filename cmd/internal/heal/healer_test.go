@@ -220,16 +220,47 @@ func TestUnhealthy(t *testing.T) {
 		require.Len(t, c.unhealthy, step.want)
 		again := errors.Is(step.err, configurator.ErrUnhealthy) || errors.Is(step.err, configurator.ErrNotChecked)
 		require.Equal(t, again, len(c.waiting) == 1, "whether it is checked again: %v", step.err)
-		c.waiting = nil
+		clear(c.waiting)
 	}
 	require.Equal(t, 2, f.count("healed drift 0 a"+configurator.ErrUnhealthy.Error()))
+}
+
+// TestCheckedAgain: an allocation that is not healthy waits for one CHECK, however often it was
+// checked, and waits longer each time.
+func TestCheckedAgain(t *testing.T) {
+	for _, cause := range []error{configurator.ErrUnhealthy, configurator.ErrNotChecked} {
+		f := newFake()
+		f.check["a"] = cause
+		c := NewChecker(CheckerOptions{Service: func() Service { return f }, Report: f, Logger: hclog.NewNullLogger()})
+		due := func() time.Time { return c.waiting[task{id: "a"}].at }
+		for _, wait := range []time.Duration{firstUnhealthy, 2 * firstUnhealthy, 4 * firstUnhealthy} {
+			clear(c.waiting)
+			before := time.Now()
+			c.check(t.Context(), "a")
+			require.WithinRange(t, due(), before.Add(wait), time.Now().Add(wait), cause)
+		}
+		first := due()
+		c.check(t.Context(), "a")
+		require.Equal(t, first, due())
+		c.Later("a")
+		require.True(t, due().Before(first))
+		require.Len(t, c.waiting, 1)
+		for range 10 {
+			c.check(t.Context(), "a")
+			clear(c.waiting)
+		}
+		require.Equal(t, lastUnhealthy, c.waits["a"])
+		f.check["a"] = nil
+		c.check(t.Context(), "a")
+		require.Empty(t, c.waits)
+	}
 }
 
 // TestCheckerIsBounded: what waits for a CHECK does not grow for ever.
 func TestCheckerIsBounded(t *testing.T) {
 	c := NewChecker(CheckerOptions{})
-	for range maxQueue + 10 {
-		c.Later("a")
+	for i := range maxQueue + 10 {
+		c.Later("a", fmt.Sprint(i))
 		c.Retry("b")
 	}
 	require.Len(t, c.waiting, maxQueue)
