@@ -26,6 +26,7 @@ type Checker struct {
 	waiting   map[task]waiting
 	wake      chan struct{}
 	working   chan struct{} // has a value while a CHECK or a Restore runs
+	listing   time.Time     // not before, the records are listed for tasks of kind container
 	unhealthy map[string]bool
 	waits     map[string]time.Duration // before the next CHECK of what the last one has not found healthy
 }
@@ -43,8 +44,17 @@ type CheckerOptions struct {
 // task is what is to be done later with an allocation. Each task waits once.
 type task struct {
 	id   string
-	busy bool // restore it again, because another operation was working on it; else check it
+	kind kind
 }
+
+// kind is the kind of a task.
+type kind int
+
+const (
+	recheck   kind = iota // check the allocation
+	retry                 // restore it again, because another operation was working on it
+	container             // check the allocations whose container has the ID
+)
 
 // waiting is when a task is due.
 type waiting struct {
@@ -96,16 +106,23 @@ func (c *Checker) after(wait time.Duration, ids ...string) {
 	})
 }
 
+// LaterContainer has the allocations with a container ID checked after a second: the owner of a
+// link has that ID, which is the one of the allocation unless this was taken from a pool or chose
+// another one.
+func (c *Checker) LaterContainer(id string) {
+	c.change(func() { c.wait(task{id, container}, waiting{at: time.Now().Add(laterTime)}) })
+}
+
 // Retry restores allocations on which another operation was working, when it has ended.
 func (c *Checker) Retry(ids ...string) {
 	for _, id := range ids {
-		c.retry(id, firstBusy)
+		c.retryAfter(id, firstBusy)
 	}
 }
 
-func (c *Checker) retry(id string, after time.Duration) {
+func (c *Checker) retryAfter(id string, after time.Duration) {
 	c.change(func() {
-		c.wait(task{id, true}, waiting{at: time.Now().Add(after), after: min(2*after, lastBusy)})
+		c.wait(task{id, retry}, waiting{at: time.Now().Add(after), after: min(2*after, lastBusy)})
 	})
 }
 
@@ -178,9 +195,9 @@ func (c *Checker) sleep(ctx context.Context, r *round) {
 		next = r.next
 	}
 	c.mu.Lock()
-	for _, w := range c.waiting {
-		if w.at.Before(next) {
-			next = w.at
+	for t, w := range c.waiting {
+		if at := c.dueAt(t, w); at.Before(next) {
+			next = at
 		}
 	}
 	c.mu.Unlock()
@@ -204,13 +221,21 @@ func (c *Checker) takeQueued() (id string, ok bool) {
 	return id, true
 }
 
+// dueAt returns when a task is due. c.mu is locked.
+func (c *Checker) dueAt(t task, w waiting) time.Time {
+	if t.kind == container && w.at.Before(c.listing) {
+		return c.listing
+	}
+	return w.at
+}
+
 // takeWaiting takes the tasks that are due.
 func (c *Checker) takeWaiting(now time.Time) map[task]waiting {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	due := map[task]waiting{}
 	for t, w := range c.waiting {
-		if !w.at.After(now) {
+		if !c.dueAt(t, w).After(now) {
 			due[t] = w
 			delete(c.waiting, t)
 		}
@@ -221,12 +246,20 @@ func (c *Checker) takeWaiting(now time.Time) map[task]waiting {
 // resume restores allocations that were busy, and has the affected ones checked.
 func (c *Checker) resume(ctx context.Context, due map[task]waiting) {
 	var busy []string
+	containers := map[string]bool{}
 	for t := range due {
-		if t.busy {
-			busy = append(busy, t.id)
-		} else {
+		switch t.kind {
+		case recheck:
 			c.Soon(t.id)
+		case retry:
+			busy = append(busy, t.id)
+		case container:
+			c.Soon(t.id) // also the slot of a pool, which is not listed
+			containers[t.id] = true
 		}
+	}
+	if len(containers) > 0 {
+		c.soonOf(ctx, containers)
 	}
 	if len(busy) == 0 {
 		return
@@ -239,8 +272,26 @@ func (c *Checker) resume(ctx context.Context, due map[task]waiting) {
 	c.Soon(report.Restored...)
 	c.Soon(report.Failed...)
 	for _, id := range report.Busy {
-		c.retry(id, due[task{id, true}].after)
+		c.retryAfter(id, due[task{id, retry}].after)
 	}
+}
+
+// soonOf has the allocations of containers with other IDs checked. A Teardown deletes a veth, too,
+// so the listings of the records use only a share of the time.
+func (c *Checker) soonOf(ctx context.Context, containers map[string]bool) {
+	began := time.Now()
+	records, err := c.Service().List(ctx)
+	if err != nil {
+		c.Logger.Debug("deleted links: not all records could be read", "error", err)
+	}
+	for i := range records {
+		if containers[records[i].ContainerID] {
+			c.Soon(records[i].ID)
+		}
+	}
+	c.mu.Lock()
+	c.listing = began.Add(share * time.Since(began))
+	c.mu.Unlock()
 }
 
 // check runs CHECK of an allocation and repairs what it can.

@@ -65,7 +65,8 @@ func (f *fake) CheckAndRepair(_ context.Context, id string) (bool, error) {
 }
 
 func (f *fake) List(context.Context) ([]configurator.Record, error) {
-	return []configurator.Record{{ID: "a"}, {ID: "b"}}, nil
+	f.note("list")
+	return []configurator.Record{{ID: "a"}, {ID: "b"}, {ID: "taken", ContainerID: "pool-1"}, {ID: "v.eth0", ContainerID: "v"}, {ID: "v.eth1", ContainerID: "v"}}, nil
 }
 
 func (f *fake) Changed() <-chan struct{} { return f.changed }
@@ -179,6 +180,40 @@ func TestHealerChecksOthersOnlyIfNeeded(t *testing.T) {
 	f.await(t, "check v.eth0")
 	require.Zero(t, f.count("check c"))
 	require.Equal(t, 1, f.count("restore []"), "nothing is compared for a veth")
+}
+
+// TestDeletedVeth: the owner of a veth names the container. The allocations of that are checked,
+// with one listing of the records for many veths.
+func TestDeletedVeth(t *testing.T) {
+	f := newFake()
+	f.run(t, 0)
+	var owners []names.Owner
+	for _, id := range []string{"pool-1", "v", "a", "gone"} {
+		owners = append(owners, names.Owner{ID: id, IfName: "eth0"})
+	}
+	f.change(watch.Change{Kind: watch.Veth, Owners: owners})
+	for _, id := range []string{"taken", "v.eth0", "v.eth1", "a", "gone"} {
+		f.await(t, "check "+id)
+	}
+	f.await(t, "check pool-1") // which has slots checked
+	require.Zero(t, f.count("check b"))
+	require.LessOrEqual(t, f.count("list"), 2)
+}
+
+// TestListingsTakeAShare: the records are not listed again before the share of the time has passed.
+func TestListingsTakeAShare(t *testing.T) {
+	f := newFake()
+	c := NewChecker(CheckerOptions{Service: func() Service { return f }, Report: f, Logger: hclog.NewNullLogger()})
+	now := time.Now().Add(time.Minute)
+	c.LaterContainer("pool-1")
+	c.listing = now.Add(time.Second)
+	require.Empty(t, c.takeWaiting(now))
+	due := c.takeWaiting(now.Add(time.Second))
+	require.Len(t, due, 1)
+	c.listing = time.Time{}
+	c.resume(t.Context(), due)
+	require.Equal(t, []string{"pool-1", "taken"}, c.queue)
+	require.False(t, c.listing.IsZero())
 }
 
 // TestHealerRetries: an error of a comparison, and allocations that were busy, are tried
