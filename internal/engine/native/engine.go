@@ -240,7 +240,10 @@ func checkChain(ctx context.Context, c *chain, a engine.Attachment) error {
 	return nil
 }
 
-// Del implements engine.Engine. It continues after errors and joins them.
+// Del implements engine.Engine. It continues after errors of plugins and joins them. It runs no
+// plugin before the processes of an interrupted ADD have ended, which could make again what DEL
+// removes, and before the elements of crossings are removed: DEL releases addresses that the
+// allocation could still use by them, and another one gets.
 func (e *Engine) Del(ctx context.Context, r *engine.Request) error {
 	if r.Interrupted && e.ranBinaries(r) {
 		if err := pluginexec.KillOrphans(r.Work()); err != nil {
