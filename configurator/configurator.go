@@ -146,9 +146,11 @@ func (c *Config) configurations() (*conflist.Dir, error) {
 
 // Close waits for the removals that Teardown has left to the background, at most 10 seconds.
 // If some are left then, it returns an error; Recover finishes them. Close then closes the
-// netlink sockets of the Configurator and, unless Config.OneShot is set, releases the guard
-// of the host's loopback. It does not change any other allocation. Call it when no operation
-// is running any more. A later operation opens sockets again.
+// netlink sockets of the Configurator; the garbage collector does so for one that is not closed.
+// Unless Config.OneShot is set, Close releases the guard that the process holds, if no other
+// Configurator of the process is left that has been made and not closed. Close does not change
+// any other allocation. Call it when no operation is running any more. A later operation opens
+// sockets again.
 func (c *Configurator) Close() error {
 	errs := []error{c.ClosePools(), c.backlog.close()}
 	for _, e := range []engine.Engine{c.native, c.steps} {

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"slices"
 	"time"
@@ -100,21 +101,17 @@ func (c *Configurator) openMonitor() {
 
 // ClosePools stops the pools and removes the prepared network namespaces that no allocation
 // has taken. Close does the same. ClosePools may be called while operations run, which then
-// make their network namespaces themselves.
+// make their network namespaces themselves; a Setup that has one of a pool keeps it.
 func (c *Configurator) ClosePools() error {
 	var errs []error
 	for _, p := range c.pools {
-		p.mu.Lock()
-		closed := p.closed
-		p.closed = true
-		p.mu.Unlock()
-		if closed {
+		if !p.close() {
 			continue
 		}
 		p.stop()
 		p.ended.Wait()
 		errs = append(errs, c.discard(p, slices.Concat(p.takeAll(), p.takePending())))
-		p.unlock()
+		p.release()
 	}
 	if c.monitor != nil {
 		errs = append(errs, c.monitor.Close())
@@ -340,6 +337,7 @@ func (c *Configurator) putBack(p *pool, s *slot) {
 	if p.putBack(s) {
 		return
 	}
+	defer p.release()
 	if err := c.discard(p, []*slot{s}); err != nil {
 		c.cfg.Logger.Warn("a prepared network namespace could not be removed; Recover removes it", "network", p.Network, "error", redact.Text(err.Error()))
 	}
@@ -391,6 +389,9 @@ func (c *Configurator) removeSlot(ctx context.Context, s *slot) error {
 		return err
 	}
 	defer unlock()
+	if _, err := c.store.Get(s.ID); errors.Is(err, fs.ErrNotExist) {
+		s.Phase = record.Deleting // another operation may have released its addresses
+	}
 	err = errors.Join(c.remove(ctx, s.plan), c.store.PutSandboxes(s.ID, nil))
 	s.Sandbox = nil
 	s.file.Close()

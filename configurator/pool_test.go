@@ -478,11 +478,103 @@ func TestPutBackAfterClose(t *testing.T) {
 	s := p.take()
 	require.NoError(t, h.ClosePools())
 	require.Len(t, leaseHolders(t, leases), 1)
+	require.True(t, h.store.PoolAlive(p.key))
 	h.putBack(p, s)
+	require.False(t, h.store.PoolAlive(p.key))
 	require.Empty(t, leaseHolders(t, leases))
 	ids, err := h.store.IDs()
 	require.NoError(t, err)
 	require.Empty(t, ids)
+}
+
+// TestSlotWithoutRecord: a slot whose record is missing is discarded, and Setup makes the network
+// itself.
+func TestSlotWithoutRecord(t *testing.T) {
+	h, leases := pooledHost(t, 1)
+	lost := h.pools[0].slots[0].ID
+	require.NoError(t, os.Remove(filepath.Join(h.cfg.StateDir, "allocs", lost+".json")))
+	a := Allocation{ID: "a", OwnNetns: true, Ports: []portmap.Port{{Value: 8080, To: 80}}, Wait: true}
+	_, err := h.Setup(t.Context(), a)
+	require.NoError(t, err)
+	require.NoError(t, h.Check(t.Context(), a))
+	r, err := h.Get(t.Context(), "a")
+	require.NoError(t, err)
+	require.Empty(t, r.ContainerID, "not from the pool")
+	require.NotContains(t, leaseHolders(t, leases), lost)
+	require.Nil(t, h.linkOf(lost))
+	require.NoError(t, h.Teardown(t.Context(), a))
+
+	h.full()
+	taken := h.Pools()[0].Taken
+	_, err = h.Setup(t.Context(), a)
+	require.NoError(t, err)
+	require.Equal(t, taken+1, h.Pools()[0].Taken)
+	require.NoError(t, h.Check(t.Context(), a))
+	require.NoError(t, h.Teardown(t.Context(), a))
+}
+
+// TestLockedSlot: a slot that another operation works on, which may remove it, is not taken.
+func TestLockedSlot(t *testing.T) {
+	h, _ := pooledHost(t, 1)
+	id, other := h.pools[0].slots[0].ID, h.restarted()
+	require.NoError(t, other.ClosePools())
+	unlock, err := other.lock(t.Context(), id)
+	require.NoError(t, err)
+	r, err := other.store.Get(id)
+	require.NoError(t, err)
+	a := Allocation{ID: "a", OwnNetns: true, Wait: true}
+	_, err = h.Setup(t.Context(), a)
+	require.NoError(t, err)
+	require.NoError(t, other.remove(t.Context(), other.planToRemove(r)))
+	unlock()
+	require.NoError(t, h.Check(t.Context(), a))
+	b := Allocation{ID: "b", OwnNetns: true, Wait: true}
+	_, err = h.Setup(t.Context(), b)
+	require.NoError(t, err)
+	for _, one := range []Allocation{a, b} {
+		require.NoError(t, h.Check(t.Context(), one))
+		require.NoError(t, h.Teardown(t.Context(), one))
+	}
+}
+
+// atTake calls a function when a Setup has got a slot.
+type atTake struct{ do func() }
+
+func (o *atTake) Begin(ctx context.Context, s Step) context.Context {
+	if s.Name == StepTake {
+		o.do()
+	}
+	return ctx
+}
+
+func (*atTake) End(context.Context, Step, error) {}
+
+// TestPoolClosedWhileASlotIsTaken: the slot stays that of a living pool until the Setup ends,
+// also for other processes.
+func TestPoolClosedWhileASlotIsTaken(t *testing.T) {
+	h, leases := pooledHost(t, 1)
+	o := &atTake{}
+	other := h.restarted()
+	require.NoError(t, other.ClosePools())
+	key := h.pools[0].key
+	o.do = func() {
+		require.NoError(t, h.ClosePools())
+		require.True(t, other.store.PoolAlive(key))
+		report, err := other.GC(t.Context(), []string{"a"})
+		require.NoError(t, err)
+		require.Empty(t, report.Removed)
+	}
+	a := Allocation{ID: "a", OwnNetns: true, Wait: true}
+	h.Configurator.cfg.Observer = o
+	_, err := h.Setup(t.Context(), a)
+	require.NoError(t, err)
+	require.False(t, other.store.PoolAlive(key))
+	require.NoError(t, h.Check(t.Context(), a))
+	r, err := h.Get(t.Context(), "a")
+	require.NoError(t, err)
+	require.NotEmpty(t, r.ContainerID, "from the pool")
+	require.NoError(t, h.Teardown(t.Context(), a))
+	require.Empty(t, leaseHolders(t, leases))
 }
 
 // TestSlotsRouteLoopback: a slot is ready for a host port on 127.0.0.1, and guarded. If

@@ -21,7 +21,7 @@ type pool struct {
 	mu      sync.Mutex
 	slots   []*slot
 	making  int       // slots that are being prepared
-	out     int       // slots that are being bound to allocations
+	out     int       // slots that are being bound to allocations; after close, see release
 	newest  time.Time // when the last one was bound
 	paused  time.Time // prepare no slot before
 	closed  bool
@@ -135,26 +135,44 @@ func (p *pool) take() *slot {
 }
 
 // putBack adds a slot that was not used after all. It reports false if the pool was closed
-// meanwhile: then the caller discards the slot.
+// meanwhile: then the caller discards the slot and calls release.
 func (p *pool) putBack(s *slot) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.status.Taken--
-	p.out--
 	if p.closed {
 		return false
 	}
+	p.out--
 	p.slots = append(p.slots, s)
 	return true
 }
 
-// release frees the place of a slot that was bound to an allocation, or discarded.
-func (p *pool) release() {
+// close keeps Setups from taking slots, unless the pool was closed before. The caller calls
+// release when it has discarded the slots.
+func (p *pool) close() (first bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.closed {
+		return false
+	}
+	p.closed = true
+	p.out++
+	return true
+}
+
+// release frees the place of a slot that was bound to an allocation, or discarded. The last
+// call after close unlocks the pool: until then, other processes leave its slots alone.
+func (p *pool) release() {
+	p.mu.Lock()
 	p.out--
 	p.newest = time.Now()
+	last := p.closed && p.out == 0
+	p.mu.Unlock()
 	p.awake()
+	if last {
+		p.unlock()
+	}
 }
 
 // discardAll has all slots discarded in the background: what is wrong with one that was taken is

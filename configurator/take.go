@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
@@ -37,10 +38,17 @@ func (c *Configurator) setupFromPool(ctx context.Context, a *Allocation, p *plan
 		c.putBack(pool, s)
 		return nil, nil
 	}
+	locked, unlock, err := c.store.TryLocks([]string{s.ID})
+	if err != nil || len(locked) == 0 { // another operation may be removing the slot
+		c.putBack(pool, s)
+		return nil, err
+	}
 	c.teardowns.forget(a.ID)
+	t := &taking{plan: p, alloc: a, pool: pool, slot: s, unlockSlot: sync.OnceFunc(unlock)}
+	defer t.unlockSlot()
 	var status *Status
-	err := c.step(ctx, StepTake, p.Record, func(ctx context.Context) (err error) {
-		status, err = c.take(ctx, &taking{plan: p, alloc: a, pool: pool, slot: s})
+	err = c.step(ctx, StepTake, p.Record, func(ctx context.Context) (err error) {
+		status, err = c.take(ctx, t)
 		return err
 	})
 	return status, err
@@ -53,6 +61,9 @@ type taking struct {
 	alloc *Allocation
 	pool  *pool
 	slot  *slot
+	// unlockSlot releases the lock of the slot's ID, which excludes its removal until its
+	// record is that of the allocation. It may be called again.
+	unlockSlot func()
 }
 
 // poolFor returns the pool of an allocation's network, nil if there is none or if the
@@ -134,11 +145,16 @@ func (c *Configurator) take(ctx context.Context, t *taking) (*Status, error) {
 		return nil, err
 	}
 	defer unlock()
-	if err := c.reserveWith(ctx, t.plan, t.slot.file.Take); err != nil {
+	err = c.reserveWith(ctx, t.plan, t.slot.file.Take)
+	t.unlockSlot()
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		c.putBack(t.pool, t.slot)
 		return nil, err
 	}
 	t.Sandbox = t.slot.sandbox
+	if err != nil { // the record of the slot is missing
+		return nil, c.undoTake(ctx, t, err)
+	}
 	status, err := c.bind(ctx, t, results)
 	if err == nil {
 		err = ctx.Err()

@@ -154,7 +154,8 @@ func (h *host) apply(before *generation, s *settings.Settings) (err error) {
 }
 
 // retire keeps the service of a replaced generation while it deletes what allocations have
-// left, so that close waits for it.
+// left, so that close waits for it. Its operations may still run, so it is not closed then: the
+// garbage collector closes its sockets. The guard that it holds stays with the new service.
 func (h *host) retire(before, now *generation) {
 	h.retired = slices.DeleteFunc(h.retired, func(c *configurator.Configurator) bool { return c.Pending() == 0 })
 	if before == nil || before.service == now.service {

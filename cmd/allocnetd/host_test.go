@@ -8,9 +8,11 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime"
 	"strconv"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/hashicorp/go-hclog"
@@ -223,5 +225,27 @@ func TestRefusedReload(t *testing.T) {
 	slots, err := os.ReadDir(w.path("state/allocs"))
 	require.NoError(t, err)
 	require.Len(t, slots, 2, "the pools of the refused settings have none")
+	require.NoError(t, h.close())
+}
+
+// TestReplacedService: the service of a replaced generation is collected when it has nothing to
+// delete any more.
+func TestReplacedService(t *testing.T) {
+	privhost.Require(t)
+	w := newWorkspace(t)
+	s := settings.Default()
+	s.StateDir, s.ConfDir = w.path("state"), w.path("conf")
+	h, err := newHost(settings.Source{}, s, hclog.NewNullLogger())
+	require.NoError(t, err)
+	_, err = h.active().service.Setup(t.Context(), configurator.Allocation{ID: "a", OwnNetns: true, Networks: []string{"allocnet"}})
+	require.NoError(t, err)
+	first := weak.Make(h.active().service)
+	for i := range 2 { // the last one that was replaced is kept
+		next := s
+		next.Timeout = time.Duration(10+i) * time.Second
+		require.NoError(t, h.apply(h.active(), &next))
+	}
+	require.Eventually(t, func() bool { runtime.GC(); return first.Value() == nil }, 10*time.Second, 10*time.Millisecond)
+	require.NoError(t, h.active().service.Teardown(t.Context(), configurator.Allocation{ID: "a", OwnNetns: true, Wait: true}))
 	require.NoError(t, h.close())
 }

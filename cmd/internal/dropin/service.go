@@ -52,7 +52,7 @@ func (s *Service) open() (*sdk.Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	host.Cache, host.LongLived = &sdk.TTLCache{}, true
+	host.Cache, host.Hold = &sdk.TTLCache{}, sdk.NewGuardHold()
 	s.host = host
 	return host, nil
 }

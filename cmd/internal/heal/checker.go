@@ -3,6 +3,7 @@ package heal
 import (
 	"context"
 	"errors"
+	"maps"
 	"sync"
 	"time"
 
@@ -22,10 +23,12 @@ type Checker struct {
 	mu        sync.Mutex
 	queue     []string // to be checked next
 	queued    map[string]bool
-	waiting   []waiting
+	waiting   map[task]waiting
 	wake      chan struct{}
-	working   chan struct{}            // has a value while a CHECK or a Restore runs
-	unhealthy map[string]time.Duration // with the wait before the last CHECK
+	working   chan struct{} // has a value while a CHECK or a Restore runs
+	listing   time.Time     // not before, the records are listed for tasks of kind container
+	unhealthy map[string]bool
+	waits     map[string]time.Duration // before the next CHECK of what the last one has not found healthy
 }
 
 // CheckerOptions are the options of NewChecker.
@@ -38,20 +41,33 @@ type CheckerOptions struct {
 	Logger   hclog.Logger
 }
 
-// waiting are allocations that are to be checked, or restored again, later.
+// task is what is to be done later with an allocation. Each task waits once.
+type task struct {
+	id   string
+	kind kind
+}
+
+// kind is the kind of a task.
+type kind int
+
+const (
+	recheck   kind = iota // check the allocation
+	retry                 // restore it again, because another operation was working on it
+	container             // check the allocations whose container has the ID
+)
+
+// waiting is when a task is due.
 type waiting struct {
-	ids   []string
 	at    time.Time
-	busy  bool          // another operation was working on them
-	after time.Duration // the wait before the next try, if they are still busy
+	after time.Duration // the wait before the next try, if the allocation is still busy
 }
 
 const (
 	// laterTime is the time in which a Teardown ends.
 	laterTime = time.Second
 	// firstUnhealthy is the time until the next CHECK of an allocation that became
-	// unhealthy, because its user may set it up again or tear it down. It doubles with
-	// every CHECK, up to lastUnhealthy.
+	// unhealthy, because its user may set it up again or tear it down, or that could not be
+	// checked. It doubles with every CHECK, up to lastUnhealthy.
 	firstUnhealthy = 5 * time.Second
 	lastUnhealthy  = 10 * time.Minute
 	// share is the part of the time that CHECKs in the background may take, as a
@@ -64,7 +80,7 @@ const (
 
 // NewChecker returns a Checker, which does nothing until Run is called.
 func NewChecker(o CheckerOptions) *Checker {
-	return &Checker{CheckerOptions: o, queued: map[string]bool{}, unhealthy: map[string]time.Duration{}, wake: make(chan struct{}, 1), working: make(chan struct{}, 1)}
+	return &Checker{CheckerOptions: o, queued: map[string]bool{}, waiting: map[task]waiting{}, unhealthy: map[string]bool{}, waits: map[string]time.Duration{}, wake: make(chan struct{}, 1), working: make(chan struct{}, 1)}
 }
 
 // Soon has allocations checked. Those without a record are ignored.
@@ -83,27 +99,41 @@ func (c *Checker) Soon(ids ...string) {
 func (c *Checker) Later(ids ...string) { c.after(laterTime, ids...) }
 
 func (c *Checker) after(wait time.Duration, ids ...string) {
-	c.change(func() { c.wait(waiting{ids: ids, at: time.Now().Add(wait)}) })
-}
-
-// Retry restores allocations on which another operation was working, when it has ended.
-func (c *Checker) Retry(ids ...string) { c.retry(ids, firstBusy) }
-
-func (c *Checker) retry(ids []string, after time.Duration) {
-	if len(ids) == 0 {
-		return
-	}
 	c.change(func() {
-		c.wait(waiting{ids: ids, at: time.Now().Add(after), busy: true, after: min(2*after, lastBusy)})
+		for _, id := range ids {
+			c.wait(task{id: id}, waiting{at: time.Now().Add(wait)})
+		}
 	})
 }
 
-// wait adds to what waits, which is bounded: the CHECK of all allocations at an interval, if there is
-// one, finds the others. c.mu is locked.
-func (c *Checker) wait(w waiting) {
-	if len(c.waiting) < maxQueue {
-		c.waiting = append(c.waiting, w)
+// LaterContainer has the allocations with a container ID checked after a second: the owner of a
+// link has that ID, which is the one of the allocation unless this was taken from a pool or chose
+// another one.
+func (c *Checker) LaterContainer(id string) {
+	c.change(func() { c.wait(task{id, container}, waiting{at: time.Now().Add(laterTime)}) })
+}
+
+// Retry restores allocations on which another operation was working, when it has ended.
+func (c *Checker) Retry(ids ...string) {
+	for _, id := range ids {
+		c.retryAfter(id, firstBusy)
 	}
+}
+
+func (c *Checker) retryAfter(id string, after time.Duration) {
+	c.change(func() {
+		c.wait(task{id, retry}, waiting{at: time.Now().Add(after), after: min(2*after, lastBusy)})
+	})
+}
+
+// wait adds a task, unless it is due earlier already. The number of tasks is bounded: the CHECK of
+// all allocations at an interval, if there is one, finds the others. c.mu is locked.
+func (c *Checker) wait(t task, w waiting) {
+	known, ok := c.waiting[t]
+	if ok && known.at.Before(w.at) || !ok && len(c.waiting) >= maxQueue {
+		return
+	}
+	c.waiting[t] = w
 }
 
 func (c *Checker) change(do func()) {
@@ -135,8 +165,8 @@ func (c *Checker) pause() (release func()) {
 func (c *Checker) Run(ctx context.Context) error {
 	round := &round{checker: c, next: time.Now().Add(c.Interval)}
 	for ctx.Err() == nil {
-		if w, ok := c.takeWaiting(time.Now()); ok {
-			c.alone(func() { c.resume(ctx, w) })
+		if due := c.takeWaiting(time.Now()); len(due) > 0 {
+			c.alone(func() { c.resume(ctx, due) })
 		} else if id, ok := c.takeQueued(); ok {
 			c.alone(func() { c.check(ctx, id) })
 		} else {
@@ -165,9 +195,9 @@ func (c *Checker) sleep(ctx context.Context, r *round) {
 		next = r.next
 	}
 	c.mu.Lock()
-	for _, w := range c.waiting {
-		if w.at.Before(next) {
-			next = w.at
+	for t, w := range c.waiting {
+		if at := c.dueAt(t, w); at.Before(next) {
+			next = at
 		}
 	}
 	c.mu.Unlock()
@@ -191,32 +221,77 @@ func (c *Checker) takeQueued() (id string, ok bool) {
 	return id, true
 }
 
-func (c *Checker) takeWaiting(now time.Time) (w waiting, ok bool) {
+// dueAt returns when a task is due. c.mu is locked.
+func (c *Checker) dueAt(t task, w waiting) time.Time {
+	if t.kind == container && w.at.Before(c.listing) {
+		return c.listing
+	}
+	return w.at
+}
+
+// takeWaiting takes the tasks that are due.
+func (c *Checker) takeWaiting(now time.Time) map[task]waiting {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for i, w := range c.waiting {
-		if !w.at.After(now) {
-			c.waiting = append(c.waiting[:i:i], c.waiting[i+1:]...)
-			return w, true
+	due := map[task]waiting{}
+	for t, w := range c.waiting {
+		if !c.dueAt(t, w).After(now) {
+			due[t] = w
+			delete(c.waiting, t)
 		}
 	}
-	return waiting{}, false
+	return due
 }
 
 // resume restores allocations that were busy, and has the affected ones checked.
-func (c *Checker) resume(ctx context.Context, w waiting) {
-	if !w.busy {
-		c.Soon(w.ids...)
+func (c *Checker) resume(ctx context.Context, due map[task]waiting) {
+	var busy []string
+	containers := map[string]bool{}
+	for t := range due {
+		switch t.kind {
+		case recheck:
+			c.Soon(t.id)
+		case retry:
+			busy = append(busy, t.id)
+		case container:
+			c.Soon(t.id) // also the slot of a pool, which is not listed
+			containers[t.id] = true
+		}
+	}
+	if len(containers) > 0 {
+		c.soonOf(ctx, containers)
+	}
+	if len(busy) == 0 {
 		return
 	}
-	report, err := c.Service().Restore(ctx, w.ids...)
+	report, err := c.Service().Restore(ctx, busy...)
 	if err != nil {
-		c.Soon(w.ids...)
+		c.Soon(busy...)
 		return
 	}
 	c.Soon(report.Restored...)
 	c.Soon(report.Failed...)
-	c.retry(report.Busy, w.after)
+	for _, id := range report.Busy {
+		c.retryAfter(id, due[task{id, retry}].after)
+	}
+}
+
+// soonOf has the allocations of containers with other IDs checked. A Teardown deletes a veth, too,
+// so the listings of the records use only a share of the time.
+func (c *Checker) soonOf(ctx context.Context, containers map[string]bool) {
+	began := time.Now()
+	records, err := c.Service().List(ctx)
+	if err != nil {
+		c.Logger.Debug("deleted links: not all records could be read", "error", err)
+	}
+	for i := range records {
+		if containers[records[i].ContainerID] {
+			c.Soon(records[i].ID)
+		}
+	}
+	c.mu.Lock()
+	c.listing = began.Add(share * time.Since(began))
+	c.mu.Unlock()
 }
 
 // check runs CHECK of an allocation and repairs what it can.
@@ -228,7 +303,7 @@ func (c *Checker) check(ctx context.Context, id string) {
 	case ctx.Err() != nil:
 		return
 	case errors.Is(err, configurator.ErrNotChecked):
-		c.after(firstUnhealthy, id)
+		c.checkAgain(id)
 	case err == nil || errors.Is(err, configurator.ErrNotFound):
 		c.setHealthy(id)
 		if repaired {
@@ -242,18 +317,26 @@ func (c *Checker) check(ctx context.Context, id string) {
 	}
 }
 
+// checkAgain has an allocation checked again later, which was not found healthy.
+func (c *Checker) checkAgain(id string) {
+	c.mu.Lock()
+	wait := min(max(2*c.waits[id], firstUnhealthy), lastUnhealthy)
+	c.waits[id] = wait
+	c.mu.Unlock()
+	c.after(wait, id)
+}
+
 // setUnhealthy records that an allocation is unhealthy, and has it checked again later.
 // It reports whether the allocation was healthy before.
 func (c *Checker) setUnhealthy(id string) (became bool) {
 	c.mu.Lock()
-	wait := min(2*c.unhealthy[id], lastUnhealthy)
-	if became = wait == 0; became {
-		wait = firstUnhealthy
+	if became = !c.unhealthy[id]; became {
+		delete(c.waits, id)
 	}
-	c.unhealthy[id] = wait
+	c.unhealthy[id] = true
 	c.Report.Unhealthy(len(c.unhealthy))
 	c.mu.Unlock()
-	c.after(wait, id)
+	c.checkAgain(id)
 	return became
 }
 
@@ -261,6 +344,7 @@ func (c *Checker) setHealthy(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.unhealthy, id)
+	delete(c.waits, id)
 	c.Report.Unhealthy(len(c.unhealthy))
 }
 
@@ -268,11 +352,9 @@ func (c *Checker) setHealthy(id string) {
 func (c *Checker) forget(exists map[string]bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for id := range c.unhealthy {
-		if !exists[id] {
-			delete(c.unhealthy, id)
-		}
-	}
+	gone := func(id string) bool { return !exists[id] }
+	maps.DeleteFunc(c.unhealthy, func(id string, _ bool) bool { return gone(id) })
+	maps.DeleteFunc(c.waits, func(id string, _ time.Duration) bool { return gone(id) })
 	c.Report.Unhealthy(len(c.unhealthy))
 }
 

@@ -80,7 +80,7 @@ func (h *Healer) Run(ctx context.Context) error {
 func (h *Healer) note(c watch.Change) {
 	if c.Kind == watch.Veth {
 		for _, owner := range c.Owners {
-			h.Checker.Later(owner.ID, owner.ID+"."+owner.IfName)
+			h.Checker.LaterContainer(owner.ID)
 		}
 		return
 	}

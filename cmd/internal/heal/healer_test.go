@@ -65,7 +65,8 @@ func (f *fake) CheckAndRepair(_ context.Context, id string) (bool, error) {
 }
 
 func (f *fake) List(context.Context) ([]configurator.Record, error) {
-	return []configurator.Record{{ID: "a"}, {ID: "b"}}, nil
+	f.note("list")
+	return []configurator.Record{{ID: "a"}, {ID: "b"}, {ID: "taken", ContainerID: "pool-1"}, {ID: "v.eth0", ContainerID: "v"}, {ID: "v.eth1", ContainerID: "v"}}, nil
 }
 
 func (f *fake) Changed() <-chan struct{} { return f.changed }
@@ -181,6 +182,40 @@ func TestHealerChecksOthersOnlyIfNeeded(t *testing.T) {
 	require.Equal(t, 1, f.count("restore []"), "nothing is compared for a veth")
 }
 
+// TestDeletedVeth: the owner of a veth names the container. The allocations of that are checked,
+// with one listing of the records for many veths.
+func TestDeletedVeth(t *testing.T) {
+	f := newFake()
+	f.run(t, 0)
+	var owners []names.Owner
+	for _, id := range []string{"pool-1", "v", "a", "gone"} {
+		owners = append(owners, names.Owner{ID: id, IfName: "eth0"})
+	}
+	f.change(watch.Change{Kind: watch.Veth, Owners: owners})
+	for _, id := range []string{"taken", "v.eth0", "v.eth1", "a", "gone"} {
+		f.await(t, "check "+id)
+	}
+	f.await(t, "check pool-1") // which has slots checked
+	require.Zero(t, f.count("check b"))
+	require.LessOrEqual(t, f.count("list"), 2)
+}
+
+// TestListingsTakeAShare: the records are not listed again before the share of the time has passed.
+func TestListingsTakeAShare(t *testing.T) {
+	f := newFake()
+	c := NewChecker(CheckerOptions{Service: func() Service { return f }, Report: f, Logger: hclog.NewNullLogger()})
+	now := time.Now().Add(time.Minute)
+	c.LaterContainer("pool-1")
+	c.listing = now.Add(time.Second)
+	require.Empty(t, c.takeWaiting(now))
+	due := c.takeWaiting(now.Add(time.Second))
+	require.Len(t, due, 1)
+	c.listing = time.Time{}
+	c.resume(t.Context(), due)
+	require.Equal(t, []string{"pool-1", "taken"}, c.queue)
+	require.False(t, c.listing.IsZero())
+}
+
 // TestHealerRetries: an error of a comparison, and allocations that were busy, are tried
 // again.
 func TestHealerRetries(t *testing.T) {
@@ -220,16 +255,47 @@ func TestUnhealthy(t *testing.T) {
 		require.Len(t, c.unhealthy, step.want)
 		again := errors.Is(step.err, configurator.ErrUnhealthy) || errors.Is(step.err, configurator.ErrNotChecked)
 		require.Equal(t, again, len(c.waiting) == 1, "whether it is checked again: %v", step.err)
-		c.waiting = nil
+		clear(c.waiting)
 	}
 	require.Equal(t, 2, f.count("healed drift 0 a"+configurator.ErrUnhealthy.Error()))
+}
+
+// TestCheckedAgain: an allocation that is not healthy waits for one CHECK, however often it was
+// checked, and waits longer each time.
+func TestCheckedAgain(t *testing.T) {
+	for _, cause := range []error{configurator.ErrUnhealthy, configurator.ErrNotChecked} {
+		f := newFake()
+		f.check["a"] = cause
+		c := NewChecker(CheckerOptions{Service: func() Service { return f }, Report: f, Logger: hclog.NewNullLogger()})
+		due := func() time.Time { return c.waiting[task{id: "a"}].at }
+		for _, wait := range []time.Duration{firstUnhealthy, 2 * firstUnhealthy, 4 * firstUnhealthy} {
+			clear(c.waiting)
+			before := time.Now()
+			c.check(t.Context(), "a")
+			require.WithinRange(t, due(), before.Add(wait), time.Now().Add(wait), cause)
+		}
+		first := due()
+		c.check(t.Context(), "a")
+		require.Equal(t, first, due())
+		c.Later("a")
+		require.True(t, due().Before(first))
+		require.Len(t, c.waiting, 1)
+		for range 10 {
+			c.check(t.Context(), "a")
+			clear(c.waiting)
+		}
+		require.Equal(t, lastUnhealthy, c.waits["a"])
+		f.check["a"] = nil
+		c.check(t.Context(), "a")
+		require.Empty(t, c.waits)
+	}
 }
 
 // TestCheckerIsBounded: what waits for a CHECK does not grow for ever.
 func TestCheckerIsBounded(t *testing.T) {
 	c := NewChecker(CheckerOptions{})
-	for range maxQueue + 10 {
-		c.Later("a")
+	for i := range maxQueue + 10 {
+		c.Later("a", fmt.Sprint(i))
 		c.Retry("b")
 	}
 	require.Len(t, c.waiting, maxQueue)

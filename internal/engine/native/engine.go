@@ -26,7 +26,8 @@ import (
 
 // Engine implements engine.Engine. It opens its sockets at first use, in the
 // network namespace of the process. Close, or the garbage collector, closes
-// them.
+// them. Until then, what the process holds of the guard stays, if the engine is
+// long-lived: also if another engine has made it.
 type Engine struct {
 	log       hclog.Logger
 	instance  string
@@ -36,6 +37,7 @@ type Engine struct {
 	policies  *policystate.Store
 	mu        sync.Mutex
 	host      *sdk.Host
+	hold      *sdk.GuardHold  // nil unless the engine is long-lived
 	forget    runtime.Cleanup // closes the host when the engine is collected
 }
 
@@ -50,8 +52,16 @@ func New(log hclog.Logger, instance string) *Engine {
 // LongLived sets whether the process continues after an operation, and returns
 // the engine. Call it before the first operation.
 func (e *Engine) LongLived(longLived bool) *Engine {
-	e.longLived = longLived
+	if e.longLived = longLived; longLived {
+		e.share()
+	}
 	return e
+}
+
+// share gets a share in the guard that the process holds.
+func (e *Engine) share() {
+	e.hold = sdk.NewGuardHold()
+	runtime.AddCleanup(e, func(g *sdk.GuardHold) { _ = g.Release() }, e.hold)
 }
 
 // InBoot sets the function that returns the ID of this boot of the host, and returns the
@@ -84,12 +94,18 @@ func (e *Engine) open() (*sdk.Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	host.Cache, host.LongLived, host.Policies = &sdk.TTLCache{}, e.longLived, e.policies
+	// The cleanup has a copy without the fields that may refer to the engine, which would never
+	// be collected.
+	opened := *host
+	e.forget = runtime.AddCleanup(e, func(h *sdk.Host) { h.Close() }, &opened)
+	if e.longLived && e.hold == nil {
+		e.share()
+	}
+	host.Cache, host.Hold, host.Policies = &sdk.TTLCache{}, e.hold, e.policies
 	if e.boot != nil {
 		host.Boot = e.boot
 	}
 	e.host = host
-	e.forget = runtime.AddCleanup(e, func(h *sdk.Host) { h.Close() }, host)
 	return host, nil
 }
 
@@ -98,13 +114,13 @@ func (e *Engine) open() (*sdk.Host, error) {
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.host == nil {
-		return nil
+	host, hold := e.host, e.hold
+	e.host, e.hold = nil, nil
+	if host == nil {
+		return hold.Release()
 	}
 	e.forget.Stop()
-	host := e.host
-	e.host = nil
-	return host.Close()
+	return host.Close() // which releases the hold
 }
 
 // exec returns the runner of one operation.
@@ -224,7 +240,10 @@ func checkChain(ctx context.Context, c *chain, a engine.Attachment) error {
 	return nil
 }
 
-// Del implements engine.Engine. It continues after errors and joins them.
+// Del implements engine.Engine. It continues after errors of plugins and joins them. It runs no
+// plugin before the processes of an interrupted ADD have ended, which could make again what DEL
+// removes, and before the elements of crossings are removed: DEL releases addresses that the
+// allocation could still use by them, and another one gets.
 func (e *Engine) Del(ctx context.Context, r *engine.Request) error {
 	if r.Interrupted && e.ranBinaries(r) {
 		if err := pluginexec.KillOrphans(r.Work()); err != nil {

@@ -374,6 +374,7 @@ func TestGuardAfterFlush(t *testing.T) {
 
 	// Another process holds the guard as soon as it restores.
 	require.NoError(t, h.Close())
+	require.NotContains(t, run(t, "nft", "list", "tables"), names.HeldGuardTable, "the last engine is closed")
 	second := native.New(hclog.NewNullLogger(), h.dir+"/state").LongLived(true)
 	defer func() { require.NoError(t, second.Close()) }()
 	_, err := second.Restore(t.Context(), all)

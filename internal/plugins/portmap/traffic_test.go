@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/netlink/conntrack"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -327,7 +328,7 @@ func TestLoopbackIsTheHostsOwn(t *testing.T) {
 	for _, config := range []object{nil, {"backend": "iptables"}, {"backend": "nftables"}} {
 		t.Run(fmt.Sprint(config), func(t *testing.T) {
 			h := newTestHost(t)
-			h.host.LongLived = true
+			h.host.Hold = sdk.NewGuardHold()
 			two := h.allocation(2)
 			serve(t, two.Sandbox, "two")
 			l, err := net.Listen("tcp", "127.0.0.1:7070")

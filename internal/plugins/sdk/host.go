@@ -33,9 +33,10 @@ type Host struct {
 	Cache *TTLCache
 	// Boot returns the ID of this boot of the host; nil means that it is not known.
 	Boot func() (string, error)
-	// LongLived reports whether the process continues after an operation.
-	LongLived bool
-	Log       Logger
+	// Hold is a share in the guard that the process holds, which Close releases. It is nil in a
+	// process that ends after an operation.
+	Hold *GuardHold
+	Log  Logger
 }
 
 // OpenHost opens the host of the process.
@@ -55,8 +56,8 @@ func OpenHost(log Logger) (*Host, error) {
 func (h *Host) Guard(ctx context.Context, families ...ruleset.Family) error {
 	return h.Cache.Unless(fmt.Sprint("guard ", families), func() error {
 		err := h.Rules.Guard(ctx, families...)
-		if h.LongLived {
-			err = errors.Join(err, h.Rules.HoldGuard(ctx, families...))
+		if h.Hold != nil {
+			err = errors.Join(err, h.Hold.hold(ctx, families...))
 		}
 		return err
 	})
@@ -65,8 +66,8 @@ func (h *Host) Guard(ctx context.Context, families ...ruleset.Family) error {
 // RestoreGuard adds the rules of Guard again if some are missing.
 func (h *Host) RestoreGuard(ctx context.Context, families ...ruleset.Family) (changed bool, err error) {
 	err = h.Rules.CheckGuard(ctx, families...)
-	if err == nil && h.LongLived { // which may be a new process
-		err = h.Rules.HoldGuard(ctx, families...)
+	if err == nil && h.Hold != nil { // the process may be a new one
+		err = h.Hold.hold(ctx, families...)
 	}
 	if !errors.Is(err, ruleset.ErrMissing) {
 		return false, err
@@ -77,7 +78,7 @@ func (h *Host) RestoreGuard(ctx context.Context, families ...ruleset.Family) (ch
 
 // Close closes what OpenHost opened. No operation may be running.
 func (h *Host) Close() error {
-	errs := []error{h.Accept.Close(), h.Conntrack.Close()}
+	errs := []error{h.Accept.Close(), h.Conntrack.Close(), h.Hold.Release()}
 	h.Kernel.Close()
 	if h.Rules != nil {
 		errs = append(errs, h.Rules.Close())

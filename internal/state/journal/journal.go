@@ -37,7 +37,7 @@ type Journal struct {
 	now     func() time.Time
 
 	mu     sync.Mutex
-	forced map[string][]allocnet.Leftover // by ID, of operations that run
+	forced map[string][]allocnet.Leftover // by ID, of steps that run
 }
 
 const (
@@ -61,7 +61,8 @@ func New(stateDir string, most int64, next Observer, failed func(error)) *Journa
 	return &Journal{file: file, most: most, next: next, failed: failed, program: program, now: time.Now, forced: map[string][]allocnet.Leftover{}}
 }
 
-// Forced records leftovers that an operation on the allocation has removed by force.
+// Forced records leftovers of the allocation that a step has removed by force: they belong to the
+// operation of its step that ends next.
 func (j *Journal) Forced(id string, removed []allocnet.Leftover) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -110,6 +111,7 @@ type part struct {
 	failed   string // the last step that failed, and did not succeed since then
 	err      error  // of that step
 	changes  bool
+	forced   []allocnet.Leftover
 }
 
 // Begin implements Observer.
@@ -131,16 +133,20 @@ func (j *Journal) End(ctx context.Context, s allocnet.Step, err error) {
 	if j.next != nil {
 		j.next.End(ctx, s, err)
 	}
+	var forced []allocnet.Leftover
+	if s.Name != "" {
+		forced = j.takeForced(s.ID)
+	}
 	m, ok := ctx.Value(momentKey{}).(*moment)
 	if !ok || m.whole == nil {
 		return
 	}
 	now := j.now()
 	if s.Name != "" {
-		m.whole.add(s, m.began, now, err)
+		m.whole.add(s, m.began, now, err, forced)
 		return
 	}
-	if err := j.write(m.whole.entries(s, j.program, now, err, j.takeForced)); err != nil {
+	if err := j.write(m.whole.entries(s, j.program, now, err)); err != nil {
 		j.failed(fmt.Errorf("write journal %s: %w", j.file, err))
 	}
 }
@@ -160,7 +166,7 @@ func (j *Journal) Add(e allocnet.HistoryEntry, err error) {
 var passive = []string{allocnet.StepLock, allocnet.StepPlan, allocnet.StepCheck, allocnet.StepWait, allocnet.StepAudit}
 
 // add records a step that ended.
-func (o *operation) add(s allocnet.Step, began, now time.Time, err error) {
+func (o *operation) add(s allocnet.Step, began, now time.Time, err error, forced []allocnet.Leftover) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	p := o.parts[s.ID]
@@ -175,6 +181,8 @@ func (o *operation) add(s allocnet.Step, began, now time.Time, err error) {
 	if err != nil || s.Name == p.failed {
 		p.failed, p.err = s.Name, err
 	}
+	p.forced = append(p.forced, forced...)
+	p.forced = p.forced[:min(len(p.forced), maxForced)]
 	if len(p.steps) < maxSteps {
 		p.steps = append(p.steps, allocnet.HistoryStep{
 			Step: s.Name, At: began.Sub(o.began).Seconds(), Seconds: now.Sub(began).Seconds(), Error: text(err),
@@ -182,20 +190,20 @@ func (o *operation) add(s allocnet.Step, began, now time.Time, err error) {
 	}
 }
 
-// entries returns the entries of an operation that ended: one for its allocation, or one
-// for each allocation that an operation on all of them changed.
-func (o *operation) entries(s allocnet.Step, program string, now time.Time, err error, forced func(id string) []allocnet.Leftover) []allocnet.HistoryEntry {
+// entries returns the entries of an operation that ended: one for its allocation and for each
+// other one of which it has removed leftovers, or one for each allocation that an operation on
+// all of them changed.
+func (o *operation) entries(s allocnet.Step, program string, now time.Time, err error) []allocnet.HistoryEntry {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	var list []allocnet.HistoryEntry
 	add := func(id string, p *part, ended time.Time, err error) {
-		removed := forced(id)
-		if id == "" || err == nil && !p.changes && len(removed) == 0 {
+		if id == "" || err == nil && !p.changes && len(p.forced) == 0 {
 			return
 		}
 		e := allocnet.HistoryEntry{
 			Time: ended, Program: program, Operation: s.Operation, ID: id, Networks: p.networks, Engine: p.engine,
-			Seconds: ended.Sub(o.began).Seconds(), Error: text(err), Steps: p.steps, Forced: removed,
+			Seconds: ended.Sub(o.began).Seconds(), Error: text(err), Steps: p.steps, Forced: p.forced,
 		}
 		if err != nil {
 			e.Kind = wire.FromError(err).Kind
@@ -208,10 +216,11 @@ func (o *operation) entries(s allocnet.Step, program string, now time.Time, err 
 			p = &part{}
 		}
 		add(s.ID, p, now, err)
-		return list
 	}
 	for id, p := range o.parts {
-		add(id, p, p.ended, p.err)
+		if s.ID == "" || id != s.ID && len(p.forced) > 0 {
+			add(id, p, p.ended, p.err)
+		}
 	}
 	slices.SortFunc(list, func(a, b allocnet.HistoryEntry) int { return a.Time.Compare(b.Time) })
 	return list

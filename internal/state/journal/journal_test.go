@@ -73,6 +73,35 @@ func TestEntries(t *testing.T) {
 	require.Equal(t, "check", history(t, dir, "", 2)[0].Operation, "the latest, oldest first")
 }
 
+// TestForcedOfAnother: leftovers of another allocation that an operation has removed are in an
+// entry of that allocation, and in no later one.
+func TestForcedOfAnother(t *testing.T) {
+	j, dir := testJournal(t, 1<<20)
+	setup := allocnet.Step{Operation: "setup", ID: "a"}
+	ctx := j.Begin(context.Background(), setup)
+	for _, id := range []string{"b", "c"} { // with nothing to force of the latter
+		s := allocnet.Step{Operation: "setup", Name: allocnet.StepForce, ID: id}
+		during := j.Begin(ctx, s)
+		if id == "b" {
+			j.Forced(id, []allocnet.Leftover{{Kind: allocnet.KindLink, Object: "veth1"}})
+		}
+		j.End(during, s, nil)
+	}
+	j.End(ctx, setup, nil)
+	outside := allocnet.Step{Name: allocnet.StepForce, ID: "pool-1"} // a slot has no history
+	ctx = j.Begin(context.Background(), outside)
+	j.Forced("pool-1", []allocnet.Leftover{{Kind: allocnet.KindLink, Object: "veth2"}})
+	j.End(ctx, outside, nil)
+	require.Empty(t, j.forced)
+	operate(j, allocnet.Step{Operation: "teardown", ID: "b"}, nil, allocnet.Step{Name: allocnet.StepDel, ID: "b"})
+	of := history(t, dir, "b", 0)
+	require.Len(t, of, 2)
+	require.Equal(t, "setup", of[0].Operation)
+	require.Len(t, of[0].Forced, 1)
+	require.Empty(t, of[1].Forced)
+	require.Empty(t, history(t, dir, "c", 0))
+}
+
 // TestSucceededLater: if a later step of an operation repairs what an earlier one found, the entry
 // of the allocation has no error.
 func TestSucceededLater(t *testing.T) {

@@ -1,0 +1,75 @@
+package configurator
+
+import (
+	"encoding/json"
+	"os/exec"
+	"runtime"
+	"testing"
+	"time"
+	"weak"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/names"
+)
+
+// heldGuard returns the number that the kernel gave to the held guard of bridges, 0 if there is
+// none. A table that is made again gets another one.
+func heldGuard(t *testing.T) (handle int) {
+	t.Helper()
+	out, err := exec.Command("nft", "-j", "list", "tables").Output()
+	require.NoError(t, err)
+	var list struct {
+		Nftables []struct {
+			Table struct {
+				Family, Name string
+				Handle       int
+			}
+		}
+	}
+	require.NoError(t, json.Unmarshal(out, &list))
+	for _, one := range list.Nftables {
+		if one.Table.Family == "bridge" && one.Table.Name == names.HeldGuardTable {
+			handle = one.Table.Handle
+		}
+	}
+	return handle
+}
+
+// TestReplacedConfigurator: a Configurator that is replaced is collected, with its sockets. The
+// guard that it holds stays, without a moment in which it is missing, also if the new one has
+// done nothing yet.
+func TestReplacedConfigurator(t *testing.T) {
+	h, _ := nativeHost(t, "1.0.0")
+	require.NoError(t, h.Close())
+	a := h.alloc("a")
+	cfg := h.cfg
+	cfg.Network = "" // Networks contains it
+	replace := func(closed bool) weak.Pointer[Configurator] {
+		c, err := New(cfg)
+		require.NoError(t, err)
+		_, err = c.Setup(t.Context(), a)
+		require.NoError(t, err)
+		_, err = c.Recover(t.Context())
+		require.NoError(t, err)
+		_, err = c.Repair(t.Context())
+		require.NoError(t, err)
+		previous := h.Configurator
+		h.Configurator = h.restarted()
+		require.NoError(t, previous.Close())
+		if closed {
+			require.NoError(t, c.Close())
+		}
+		return weak.Make(c)
+	}
+	before := replace(false)
+	held := heldGuard(t)
+	require.NotZero(t, held)
+	require.Eventually(t, func() bool { runtime.GC(); return before.Value() == nil }, 10*time.Second, 10*time.Millisecond)
+	require.Equal(t, held, heldGuard(t), "after the collection")
+	replace(true)
+	require.Equal(t, held, heldGuard(t), "after Close")
+	a.Wait = true
+	require.NoError(t, h.Teardown(t.Context(), a))
+	require.NoError(t, h.Close())
+}
