@@ -39,6 +39,7 @@ type nativeEngine interface {
 	Restore(context.Context, []*engine.Request) ([]engine.Restored, error)
 	DelUnused(context.Context) (int, error)
 	GuardLoopback(context.Context) error
+	HoldGuard(context.Context) error
 }
 
 // engine returns the engine of a plan.

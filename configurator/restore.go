@@ -70,6 +70,12 @@ func (c *Configurator) Restore(ctx context.Context, ids ...string) (*RestoreRepo
 	return report, err
 }
 
+// HoldGuard makes this process hold the source guard of the host, unless Config.OneShot is set: if another
+// program flushes the ruleset, packets of allocations with a policy are dropped until their rules are
+// restored. Setup and Repair do that for what they make. HoldGuard does it for what other processes have
+// made, and changes nothing if no allocation needs a guard.
+func (c *Configurator) HoldGuard(ctx context.Context) error { return c.native.HoldGuard(ctx) }
+
 // CheckAndRepair runs CHECK of one allocation and repairs what it can, as Repair does for all
 // allocations. It reports whether something was repaired. The errors are those of Check;
 // ErrNotFound also means that the allocation is being set up or torn down, or that its network

@@ -11,28 +11,26 @@ import (
 )
 
 // healing returns the tasks that repair what other programs remove while the daemon
-// runs: none if the settings say to report only.
-func (h *host) healing(s *settings.Settings) []server.Task {
-	if s.Reconcile.Mode == settings.ReconcileReport || !s.Heal.Enabled && s.Heal.CheckInterval == 0 {
-		return nil
-	}
+// runs. If the settings say to report only, it only holds the guard.
+func (h *host) healing(s *settings.Settings) (tasks []server.Task) {
 	logger, service := h.logger.Named("heal"), func() heal.Service { return h.active().service }
 	report := healReport{h.telemetry, &h.recent}
 	checker := heal.NewChecker(heal.CheckerOptions{
 		Service: service, Interval: s.Heal.CheckInterval, Report: report, Logger: logger,
 	})
-	tasks := []server.Task{{Name: "check of allocations in the background", Run: h.afterReconcile(s.Reconcile.Wait, checker.Run)}}
-	if !s.Heal.Enabled {
-		return tasks
-	}
 	watcher := watch.New(int(s.Heal.ReceiveBuffer), func(err error) {
 		logger.Warn("cannot listen to the kernel's notifications; trying again", "error", err)
 	})
 	healer := &heal.Healer{Service: service, Watcher: watcher, Checker: checker, Report: report, Logger: logger}
-	return append(tasks,
-		server.Task{Name: "notifications of the kernel", Run: watcher.Run},
-		server.Task{Name: "repair of what other programs remove", Run: h.afterReconcile(s.Reconcile.Wait, healer.Run)},
-	)
+	tasks = append(tasks, server.Task{Name: "notifications of the kernel", Run: watcher.Run})
+	repairs := s.Reconcile.Mode != settings.ReconcileReport
+	if repairs && (s.Heal.Enabled || s.Heal.CheckInterval != 0) {
+		tasks = append(tasks, server.Task{Name: "check of allocations in the background", Run: h.afterReconcile(s.Reconcile.Wait, checker.Run)})
+	}
+	if repairs && s.Heal.Enabled {
+		return append(tasks, server.Task{Name: "repair of what other programs remove", Run: h.afterReconcile(s.Reconcile.Wait, healer.Run)})
+	}
+	return append(tasks, server.Task{Name: "guard of allocations", Run: healer.RunGuard})
 }
 
 // afterReconcile returns a task that begins when the daemon has compared the records with

@@ -79,6 +79,9 @@ func newHost(source settings.Source, s settings.Settings, logger hclog.Logger) (
 	if err := h.apply(nil, &s); err != nil {
 		return nil, err
 	}
+	if err := h.holdGuard(); err != nil {
+		logger.Error("cannot hold the source guard of existing allocations: a flush of the ruleset would remove it for a moment", "error", err)
+	}
 	h.reloads = source.Settled()
 	h.telemetry.Reloaded(nil)
 	h.pool, err = sandbox.NewPool(sandbox.PoolOptions{Dir: s.Pool.Dir, Size: s.Pool.Size, OnError: func(err error) {
@@ -88,6 +91,13 @@ func newHost(source settings.Source, s settings.Settings, logger hclog.Logger) (
 		return nil, errors.Join(err, h.active().service.Close())
 	}
 	return h, nil
+}
+
+// holdGuard holds the guard for the allocations of earlier runs, before the first request is served.
+func (h *host) holdGuard() error {
+	ctx, cancel := context.WithTimeout(context.Background(), h.active().settings.Timeout)
+	defer cancel()
+	return h.active().service.HoldGuard(ctx)
 }
 
 func (h *host) newTelemetry(s *settings.Settings) (*telemetry.Telemetry, error) {

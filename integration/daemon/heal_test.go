@@ -7,6 +7,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -354,4 +357,45 @@ func TestHealIgnoresOrdinaryWork(t *testing.T) {
 			require.Equal(t, before[c], count(c), c)
 		}
 	}
+}
+
+// TestGuardIsHeld: the daemon holds the guard for allocations that others have set up, and for those of
+// earlier runs from the moment at which it serves, whether it repairs at its start or not.
+func TestGuardIsHeld(t *testing.T) {
+	for name, settings := range map[string]string{"repair": "", "report": "reconcile {\n mode = \"report\"\n}"} {
+		t.Run(name, func(t *testing.T) { testGuardIsHeld(t, settings) })
+	}
+}
+
+func testGuardIsHeld(t *testing.T, settings string) {
+	h := newHost(t, testbed.Native.Engine)
+	main := map[string]any{"type": "policy", "capabilities": map[string]any{"policy": true}}
+	h.Network("bridged", append(testbed.Chain("bridge", testbed.Dual, ""), main)...)
+	h.Network("routed", append(testbed.Chain("ptp", testbed.Dual, ""), main)...)
+	d := h.startDaemon(settings)
+	missing := func() error {
+		out, err := exec.Command("nft", "list", "tables").Output()
+		for _, family := range []string{"ip", "ip6", "bridge"} {
+			if table := "table " + family + " " + names.HeldGuardTable + "\n"; err == nil && !strings.Contains(string(out), table) {
+				err = fmt.Errorf("no %s in %s", table, out)
+			}
+		}
+		return err
+	}
+	require.Error(t, missing())
+	file := filepath.Join(d.dir, "policy.json")
+	require.NoError(t, os.WriteFile(file, []byte(`{"presets":["isolated"]}`), 0o600))
+	for _, network := range []string{"bridged", "routed"} {
+		got := d.allocnet("setup", network, "--create", "--network", network, "--policy", file, "--no-daemon", "--conf-dir", h.ConfDir, "--plugin-dir", testbed.PluginDir)
+		require.Zero(t, got.exit, got.err)
+		t.Cleanup(func() {
+			require.NoError(t, h.Teardown(context.Background(), configurator.Allocation{ID: network, OwnNetns: true, Wait: true}))
+		})
+	}
+	require.Eventually(t, func() bool { return missing() == nil }, 10*time.Second, 10*time.Millisecond, "%v", missing())
+	d.kill()
+	require.Eventually(t, func() bool { return missing() != nil }, time.Minute, 10*time.Millisecond)
+	d.begin()
+	require.Eventually(t, func() bool { _, err := d.client().List(t.Context()); return err == nil }, time.Minute, time.Millisecond)
+	require.NoError(t, missing(), "the daemon serves")
 }

@@ -19,6 +19,7 @@ type Service interface {
 	Restore(ctx context.Context, ids ...string) (*configurator.RestoreReport, error)
 	CheckAndRepair(ctx context.Context, id string) (repaired bool, err error)
 	List(ctx context.Context) ([]configurator.Record, error)
+	HoldGuard(ctx context.Context) error
 }
 
 // Watcher is the part of a *watch.Watcher that a Healer needs.
@@ -68,11 +69,37 @@ func (h *Healer) Run(ctx context.Context) error {
 		case <-timer:
 		case <-h.Watcher.Changed():
 			for _, c := range h.Watcher.Take() {
-				h.note(c)
+				if c.Kind == watch.Made {
+					h.hold(ctx)
+				} else {
+					h.note(c)
+				}
 			}
 		}
 	}
 	return ctx.Err()
+}
+
+// RunGuard only holds the guard, and repairs nothing, until the context ends. A flush then closes the links
+// that need the guard, instead of opening them.
+func (h *Healer) RunGuard(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-h.Watcher.Changed():
+			if slices.ContainsFunc(h.Watcher.Take(), func(c watch.Change) bool { return c.Kind == watch.Made || c.Kind == watch.Lost }) {
+				h.hold(ctx)
+			}
+		}
+	}
+}
+
+// hold holds the guard: another process may have made it for an allocation, and have ended.
+func (h *Healer) hold(ctx context.Context) {
+	if err := h.Service().HoldGuard(ctx); err != nil && ctx.Err() == nil {
+		h.Logger.Error("cannot hold the source guard: a flush of the ruleset would remove it for a moment", "error", err)
+	}
 }
 
 // note notes a change. A deleted veth cannot be restored: whether that is damage shows

@@ -69,6 +69,11 @@ func (f *fake) List(context.Context) ([]configurator.Record, error) {
 	return []configurator.Record{{ID: "a"}, {ID: "b"}, {ID: "taken", ContainerID: "pool-1"}, {ID: "v.eth0", ContainerID: "v"}, {ID: "v.eth1", ContainerID: "v"}}, nil
 }
 
+func (f *fake) HoldGuard(context.Context) error {
+	f.note("hold the guard")
+	return nil
+}
+
 func (f *fake) Changed() <-chan struct{} { return f.changed }
 
 func (f *fake) Take() []watch.Change {
@@ -137,6 +142,15 @@ func TestHealer(t *testing.T) {
 		f.await(t, text)
 	}
 	require.Equal(t, 1, f.count("restore []"))
+}
+
+// TestHealerHoldsTheGuard: another process has made it. That is no reason to compare.
+func TestHealerHoldsTheGuard(t *testing.T) {
+	f := newFake()
+	f.run(t, 0)
+	f.change(watch.Change{Kind: watch.Made, Object: "new table ip allocnet_guard", Process: "allocnet"})
+	f.await(t, "hold the guard")
+	require.Zero(t, f.count("restore []"))
 }
 
 // TestHealerWaitsForACheck: a Healer does not compare while an allocation is being checked, which

@@ -56,6 +56,15 @@ func (e *Engine) enforce(ctx context.Context, exec *sdk.Exec, r *engine.Request)
 	return nil
 }
 
+// HoldGuard makes a long-lived process hold the guard of the host that exists.
+func (e *Engine) HoldGuard(ctx context.Context) error {
+	host, err := e.open()
+	if err != nil {
+		return err
+	}
+	return host.HoldGuard(ctx)
+}
+
 // CollectPolicies removes the attachments from the store of policies whose owners are stale, and
 // then the policies that have none.
 func (e *Engine) CollectPolicies(ctx context.Context, stale func(names.Owner) bool) error {

@@ -177,6 +177,20 @@ func (r *Ruleset) HoldGuard(ctx context.Context, families ...Family) error {
 	return nil
 }
 
+// HoldExisting is HoldGuard for the families whose guard exists, whichever process has made it.
+func (r *Ruleset) HoldExisting(ctx context.Context) error {
+	for f := range guards {
+		found, _, err := r.has(ctx, guards[f].table)
+		if err == nil && found {
+			err = r.HoldGuard(ctx, Family(f))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (r *Ruleset) holdGuard(ctx context.Context, f Family) error {
 	// A transaction that fails waits for RCU. Therefore none is begun if another
 	// process owns the table.

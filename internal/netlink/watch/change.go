@@ -26,6 +26,8 @@ const (
 	Route
 	// Forwarding: the host no longer forwards packets, or not those from a bridge or a veth.
 	Forwarding
+	// Made: allocnet has made one of its tables.
+	Made
 	// Veth: the veth of an attachment was deleted, perhaps with its namespace.
 	Veth
 	// Lost: notifications were lost, so that any change can have been made.
@@ -36,7 +38,7 @@ const (
 
 // String returns the name of the kind.
 func (k Kind) String() string {
-	return [kinds]string{"rules", "firewall", "link", "address", "route", "forwarding", "veth", "lost"}[k]
+	return [kinds]string{"rules", "firewall", "link", "address", "route", "forwarding", "made", "veth", "lost"}[k]
 }
 
 // Change is a change, or several of the same kind, of which it describes the first one.

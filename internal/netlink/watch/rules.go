@@ -16,6 +16,7 @@ import (
 type transaction struct {
 	changes *changes
 	found   [2]string // the objects of the kinds Rules and Foreign; "" for none
+	made    string    // one of allocnet's tables
 }
 
 func (t *transaction) notified(n *sock.Notification) {
@@ -33,6 +34,9 @@ func (t *transaction) notified(n *sock.Notification) {
 	table, object := namesIn(kind, n.Payload)
 	switch {
 	case isOwnTable(table):
+		if kind == unix.NFT_MSG_NEWTABLE {
+			t.made = describe(n, table, object)
+		}
 		if matters(kind, object) && !strings.HasSuffix(t.found[Rules], " "+names.Table) { // a table says more than its parts
 			t.found[Rules] = actions[kind] + " " + describe(n, table, object)
 		}
@@ -55,8 +59,8 @@ var actions = [...]string{
 
 // end ends a transaction.
 func (t *transaction) end(n *sock.Notification) {
-	found := t.found
-	t.found = [2]string{}
+	found, made := t.found, t.made
+	t.found, t.made = [2]string{}, ""
 	if found == [2]string{} {
 		return
 	}
@@ -74,6 +78,10 @@ func (t *transaction) end(n *sock.Notification) {
 		}
 	})
 	if isAllocnet(change.Process) {
+		if made != "" {
+			change.Kind, change.Object = Made, "new "+made
+			t.changes.add(change)
+		}
 		return
 	}
 	for kind, object := range found {

@@ -218,10 +218,7 @@ func TestOwnChangesDoNotCount(t *testing.T) {
 	ownVeths(t, 20)
 	kernel := rtnl.OpenHost()
 	defer kernel.Close()
-	allocnet := t.TempDir() + "/allocnet"
-	nft, err := exec.LookPath("nft")
-	require.NoError(t, err)
-	do(t, "cp "+nft+" "+allocnet, allocnet+" flush set ip allocnet masqueraded")
+	do(t, asAllocnet(t)+" flush set ip allocnet masqueraded")
 	do(t, "nft add table ip other; nft flush table ip other; nft delete table ip other",
 		"ip link add d1 type veth peer name d2; ip address add 10.6.0.1/24 dev d1; ip link set d1 up; ip link set d2 up; ip route del 10.6.0.0/24; ip link del d1",
 		"ip link add br9 type bridge; ip link set br9 up; ip address add 10.7.0.1/24 dev br9; ip route add 10.8.0.0/24 dev br9",
@@ -238,6 +235,26 @@ func TestOwnChangesDoNotCount(t *testing.T) {
 	}
 	quiet(t, w)
 	do(t, "ip link del br9")
+}
+
+// asAllocnet returns the path of nft under the name of a program of allocnet.
+func asAllocnet(t *testing.T) string {
+	t.Helper()
+	nft, err := exec.LookPath("nft")
+	require.NoError(t, err)
+	path := t.TempDir() + "/allocnet"
+	do(t, "cp "+nft+" "+path)
+	return path
+}
+
+// TestMadeTables: a program of allocnet has made one of its tables.
+func TestMadeTables(t *testing.T) {
+	w := start(t, 0)
+	do(t, asAllocnet(t)+" add table ip6 allocnet_guard")
+	got := await(t, w, Made)
+	require.NotZero(t, got.PID)
+	got.PID = 0
+	require.Equal(t, Change{Kind: Made, Object: "new table ip6 allocnet_guard", Process: "allocnet"}, got)
 }
 
 // TestLostNotifications: a burst that does not fit into the buffer is a reason to

@@ -37,6 +37,15 @@ func (*GuardHold) hold(ctx context.Context, families ...ruleset.Family) error {
 	return rules.HoldGuard(ctx, families...)
 }
 
+// holdExisting holds the guard of the families that have one.
+func (*GuardHold) holdExisting(ctx context.Context) error {
+	rules, err := guardRules()
+	if err != nil {
+		return err
+	}
+	return rules.HoldExisting(ctx)
+}
+
 func guardRules() (*ruleset.Ruleset, error) {
 	heldGuard.Lock()
 	defer heldGuard.Unlock()

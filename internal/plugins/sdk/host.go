@@ -76,6 +76,14 @@ func (h *Host) RestoreGuard(ctx context.Context, families ...ruleset.Family) (ch
 	return true, errors.Join(h.Guard(ctx, families...), h.Rules.Repair(ctx))
 }
 
+// HoldGuard makes a long-lived process hold the rules of Guard that exist, as if it had made them.
+func (h *Host) HoldGuard(ctx context.Context) error {
+	if h.Hold == nil {
+		return nil
+	}
+	return h.Hold.holdExisting(ctx)
+}
+
 // Close closes what OpenHost opened. No operation may be running.
 func (h *Host) Close() error {
 	errs := []error{h.Accept.Close(), h.Conntrack.Close(), h.Hold.Release()}
