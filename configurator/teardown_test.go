@@ -176,6 +176,32 @@ func TestFullStateDirectory(t *testing.T) {
 	h.requireNoRecords()
 }
 
+// TestFullLeaseDirectory: leases may be on another file system than the records.
+func TestFullLeaseDirectory(t *testing.T) {
+	h, leases := nativeHost(t, "1.0.0")
+	require.NoError(t, os.MkdirAll(leases, 0o700))
+	require.NoError(t, unix.Mount("tmpfs", leases, "tmpfs", 0, "size=64k,mode=700"))
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(leases, unix.MNT_DETACH)) })
+	first := h.alloc("first")
+	_, err := h.Setup(t.Context(), first)
+	require.NoError(t, err)
+	filler, err := os.Create(filepath.Join(leases, "filler"))
+	require.NoError(t, err)
+	for err == nil {
+		_, err = filler.Write([]byte(strings.Repeat("x", 4096)))
+	}
+	require.ErrorIs(t, err, unix.ENOSPC)
+	_, err = h.Setup(t.Context(), h.alloc("second"))
+	require.ErrorIs(t, err, unix.ENOSPC)
+	require.ErrorIs(t, err, ErrStateDir)
+	require.ErrorContains(t, err, leases+"/net/10.77.0.3")
+	first.Wait = true
+	require.NoError(t, h.Teardown(t.Context(), first))
+	h.requireNoRecords()
+	requireNothingOwned(t, "second")
+	require.NoError(t, filler.Close())
+}
+
 func TestGC(t *testing.T) {
 	h := newTestHost(t, func(c *Config) { c.Networks = []string{"new"} })
 	h.network("new", "1.1.0", adds())

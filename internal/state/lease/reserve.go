@@ -110,7 +110,7 @@ func (s *Store) lockNew(ctx context.Context) (func(), error) {
 		return unlock, err
 	}
 	if err := os.MkdirAll(s.dir, 0o755); err != nil {
-		return nil, fmt.Errorf("make leases of network %q: %w", s.network, err)
+		return nil, fmt.Errorf("make leases of network %q: %w", s.network, unwritable(s.dir, err))
 	}
 	return s.lock(ctx)
 }
