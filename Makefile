@@ -108,13 +108,13 @@ test: deps lint unit integration ## everything
 # each process sleep for a second before it exits, also those that tests start.
 unit: export GORACE := atexit_sleep_ms=0
 unit: plugins ## unit and contract tests, with the race detector
-	go test -race -vet=off -count=1 -p 6 ./configurator ./cmd/allocnet-plugins ./cleanup ./internal/bench ./cmd/allocnet ./cmd/allocnet-cni $$(go list $(ALL) | grep -v /integration)
+	go test -race -vet=off -count=1 -timeout 30m -p 6 ./configurator ./cmd/allocnet-plugins ./cleanup ./internal/bench ./cmd/allocnet ./cmd/allocnet-cni $$(go list $(ALL) | grep -v /integration)
 	cd tools && GOWORK=off go test ./...
 
 # As in unit, those that take the longest begin first. The hosts, a module of their own, run beside them.
 integration: plugins ## the real kernel, in private namespaces, with the reference plugins
-	(cd integration/hosts && GOWORK=off go test -vet=off -count=1 -timeout 10m .) & hosts=$$!; \
-	go test -vet=off -count=1 -timeout 20m -p 4 ./integration ./integration/crash ./integration/daemon ./integration/policy $$(go list ./integration/...); \
+	(cd integration/hosts && GOWORK=off go test -vet=off -count=1 -timeout 30m .) & hosts=$$!; \
+	go test -vet=off -count=1 -timeout 40m -p 4 ./integration ./integration/crash ./integration/daemon ./integration/policy $$(go list ./integration/...); \
 	status=$$?; wait $$hosts && exit $$status
 
 # Some of these tests are part of test.

@@ -278,7 +278,7 @@ func TestTimeoutOfTheConfig(t *testing.T) {
 	defer cancel()
 	for name, ctx := range map[string]context.Context{"no deadline": t.Context(), "a later deadline": later} {
 		t.Run(name, func(t *testing.T) {
-			h := newTestHost(t, func(c *Config) { c.Timeout = 300 * time.Millisecond })
+			h := newTestHost(t, func(c *Config) { c.Timeout = enough(t) })
 			h.network("add", "1.0.0", adds(behaviours{"ADD": {Hang: true}}))
 			h.network("check", "1.1.0", adds(behaviours{"CHECK": {Hang: true}, "DEL": {Hang: true, Only: 2}, "STATUS": {Hang: true}, "GC": {Hang: true}}))
 			a := h.alloc("a")

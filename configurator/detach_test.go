@@ -417,7 +417,7 @@ func TestGCWaitsForEach(t *testing.T) {
 	for _, name := range h.cfg.Networks {
 		h.network(name, "1.1.0", adds(behaviours{"GC": {Hang: name != "y"}}))
 	}
-	h.Configurator.gcTimeout = 300 * time.Millisecond
+	h.Configurator.gcTimeout = enough(t)
 	_, err := h.GC(t.Context(), nil)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, `GC of the plugins of network "x"`)

@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
@@ -95,7 +94,7 @@ func TestWhatCannotBeCheckedStays(t *testing.T) {
 		"canceled": {},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := newTestHost(t, func(c *Config) { c.Timeout = time.Second })
+			h := newTestHost(t, func(c *Config) { c.Timeout = enough(t) })
 			h.network("net", "1.0.0", adds(check))
 			a := h.alloc("a")
 			_, err := h.Setup(t.Context(), a)

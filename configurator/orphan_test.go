@@ -50,7 +50,7 @@ func TestPluginThatDoesNotEnd(t *testing.T) {
 			_, err := h.Setup(t.Context(), a)
 			require.NoError(t, err)
 			h.setPhase("a", c.phase)
-			pid, release := fakeplugin.Undying(t, "CNI_COMMAND="+c.command, "CNI_CONTAINERID=a", "CNI_PATH="+h.processTag)
+			pid, release := fakeplugin.Undying(t, "CNI_COMMAND="+c.command, "CNI_CONTAINERID=a", "CNI_IFNAME=eth0", "CNI_PATH="+h.processTag)
 
 			err = c.remove(t, h, a)
 			require.ErrorIs(t, err, ErrIncomplete)

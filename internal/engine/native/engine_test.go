@@ -2,7 +2,6 @@ package native_test
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -278,7 +277,7 @@ func TestInvalidResults(t *testing.T) {
 			h := newTestHost(t)
 			results, err := h.Add(t.Context(), h.request(network(t, "a", "1.0.0", nil, h.fake("one", map[string]fakeplugin.Behaviour{"ADD": {Stdout: text}}))))
 			require.ErrorContains(t, err, `ADD allocation "web": network "a"`)
-			require.Equal(t, text != " ", errors.Is(err, engine.ErrInvalidResult))
+			require.ErrorIs(t, err, engine.ErrInvalidResult)
 			require.Nil(t, results[0])
 		})
 	}
