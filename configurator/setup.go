@@ -338,23 +338,40 @@ func (c *Configurator) reserveWith(ctx context.Context, p *plan, write func(cont
 		})
 	}
 	err := reserve()
-	var taken *record.NetnsError
-	var namesake *record.ContainerError
-	if errors.As(err, &taken) && c.finishAcknowledged(ctx, taken.OtherID) || errors.As(err, &namesake) && c.finishAcknowledged(ctx, namesake.OtherID) {
+	if other := holderOf(err); other != "" && c.finishAcknowledged(ctx, other) {
 		err = reserve()
 	}
-	if errors.As(err, &namesake) && namesake.Interface {
-		return fmt.Errorf("%w: %w", ErrInUse, namesake)
+	return c.conflictError(p, err)
+}
+
+// holderOf returns the allocation that has the network namespace or the container of another one; "" if
+// the error is another one.
+func holderOf(err error) string {
+	var taken *record.NetnsError
+	var namesake *record.ContainerError
+	switch {
+	case errors.As(err, &taken):
+		return taken.OtherID
+	case errors.As(err, &namesake):
+		return namesake.OtherID
 	}
-	if errors.As(err, &namesake) {
-		return fmt.Errorf("%w: %w: tear that one down before, or choose another ID", ErrInvalidAllocation, namesake)
-	}
-	if errors.As(err, &taken) {
+	return ""
+}
+
+// conflictError returns the public error of a conflict with another allocation, and other errors as they are.
+func (c *Configurator) conflictError(p *plan, err error) error {
+	var taken *record.NetnsError
+	var namesake *record.ContainerError
+	var ports *portmap.ConflictError
+	switch {
+	case errors.As(err, &taken):
 		return &NetnsError{Netns: taken.Netns, ID: p.ID, OtherID: taken.OtherID}
-	}
-	var conflict *portmap.ConflictError
-	if errors.As(err, &conflict) && conflict.OtherID != p.ID {
-		other, otherErr := c.store.Get(conflict.OtherID)
+	case errors.As(err, &namesake) && namesake.Interface:
+		return fmt.Errorf("%w: %w", ErrInUse, namesake)
+	case errors.As(err, &namesake):
+		return fmt.Errorf("%w: %w: tear that one down before, or choose another ID", ErrInvalidAllocation, namesake)
+	case errors.As(err, &ports) && ports.OtherID != p.ID:
+		other, otherErr := c.store.Get(ports.OtherID)
 		if otherErr == nil && isGone(other) {
 			return fmt.Errorf("%w, whose network namespace %q is gone: tear that allocation down", err, other.Netns)
 		}
