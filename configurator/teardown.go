@@ -119,13 +119,6 @@ func (c *Configurator) teardown(ctx context.Context, a Allocation) error {
 	case errors.Is(err, fs.ErrNotExist) && c.teardowns.has(a.ID, c.requestOf(&a), c.now()):
 		return nil
 	case errors.Is(err, fs.ErrNotExist):
-		other, err := c.store.Namesake(c.planWithoutRecord(a).Record)
-		if other != "" {
-			c.cfg.Logger.Warn("no record; everything on the host that has this ID belongs to another allocation", "alloc", a.ID, "other", other)
-		}
-		if other != "" || err != nil {
-			return err
-		}
 		return c.removeUnrecorded(ctx, a)
 	}
 	return err
@@ -186,6 +179,9 @@ func (c *Configurator) removeUnrecorded(ctx context.Context, a Allocation) error
 func (c *Configurator) removeUnrecordedAs(ctx context.Context, a Allocation, slot string) error {
 	p := c.planWithoutRecord(a)
 	p.Slot = slot
+	if foreign, err := c.isOfAnother(p); foreign || err != nil {
+		return err
+	}
 	if err := c.retrace(ctx, p, &a); err != nil {
 		return wrapIncomplete(a.ID, err)
 	}
@@ -211,6 +207,19 @@ func (c *Configurator) removeUnrecordedAs(ctx context.Context, a Allocation, slo
 		return errors.Join(err, c.put(p.Record)) // so that GC can continue
 	}
 	return c.store.Delete(a.ID)
+}
+
+// isOfAnother reports whether everything on the host that has the ID of an allocation without a record
+// belongs to another allocation.
+func (c *Configurator) isOfAnother(p *plan) (bool, error) {
+	if _, err := c.store.Get(p.ID); !errors.Is(err, fs.ErrNotExist) {
+		return false, nil // the record cannot be read
+	}
+	other, err := c.store.Namesake(p.Record)
+	if other != "" {
+		c.cfg.Logger.Warn("no record; everything on the host that has this ID belongs to another allocation", "alloc", p.ID, "other", other)
+	}
+	return other != "", err
 }
 
 // dropForeignNetns removes the network namespace from the record of planWithoutRecord, unless

@@ -80,8 +80,8 @@ func (h *Healer) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// RunGuard only holds the guard, and repairs nothing, until the context ends. A flush then closes the links
-// that need the guard, instead of opening them.
+// RunGuard only holds the guard, and repairs nothing, until the context ends. After a flush, the links that
+// need the guard pass no packets.
 func (h *Healer) RunGuard(ctx context.Context) error {
 	for {
 		select {
