@@ -62,26 +62,36 @@ func requireArrival(t *testing.T, want bool, netns string, to netip.Addr, at int
 	token := append([]byte{kind, 0, 0, 0}, rand.Text()...)
 	from := rawICMPv6(t, netns)
 	require.NoError(t, unix.SetsockoptInt(from, unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, 64))
-	wait := 50 * time.Millisecond
-	if want {
-		wait = 5 * time.Second
-	}
 	require.NoError(t, unix.SetsockoptTimeval(at, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 25_000}))
-	arrived := false
-	for deadline := time.Now().Add(wait); !arrived && time.Now().Before(deadline); {
+	arrived := sendUntil(want, func() {
 		err := unix.Sendto(from, token, 0, &unix.SockaddrInet6{Addr: to.As16()})
 		if !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EINTR) { // a local rule, a signal of Go
 			require.NoError(t, err)
 		}
+	}, func() (arrived, empty bool) {
 		buf := make([]byte, 256)
-		for !arrived {
-			n, _, err := unix.Recvfrom(at, buf, 0)
-			if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
-				break
-			}
-			require.NoError(t, err)
-			arrived = n == len(token) && bytes.Equal(buf[4:n], token[4:])
+		n, _, err := unix.Recvfrom(at, buf, 0)
+		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
+			return false, true
+		}
+		require.NoError(t, err)
+		return n == len(token) && bytes.Equal(buf[4:n], token[4:]), false
+	})
+	require.Equal(t, want, arrived, "type %d to %s", kind, to)
+}
+
+// sendUntil sends until something has arrived, for a short time if that is not expected. receive waits for one
+// packet; empty reports that none has come.
+func sendUntil(expected bool, send func(), receive func() (arrived, empty bool)) (arrived bool) {
+	wait := 50 * time.Millisecond
+	if expected {
+		wait = 5 * time.Second
+	}
+	for deadline := time.Now().Add(wait); !arrived && time.Now().Before(deadline); {
+		send()
+		for empty := false; !arrived && !empty; {
+			arrived, empty = receive()
 		}
 	}
-	require.Equal(t, want, arrived, "type %d to %s", kind, to)
+	return arrived
 }

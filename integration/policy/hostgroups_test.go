@@ -57,26 +57,18 @@ func TestHostByGroupAddresses(t *testing.T) {
 func requireDatagram(t *testing.T, want bool, netns, to string, at *net.UDPConn) {
 	t.Helper()
 	token := rand.Text()
-	wait := 50 * time.Millisecond
-	if want {
-		wait = 5 * time.Second
-	}
-	arrived := false
-	for deadline := time.Now().Add(wait); !arrived && time.Now().Before(deadline); {
-		testbed.Within(t, netns, func() error {
-			return sendDatagram(netip.MustParseAddr(to), token)
-		})
+	arrived := sendUntil(want, func() {
+		testbed.Within(t, netns, func() error { return sendDatagram(netip.MustParseAddr(to), token) })
 		require.NoError(t, at.SetReadDeadline(time.Now().Add(25*time.Millisecond)))
+	}, func() (arrived, empty bool) {
 		buf := make([]byte, 256)
-		for !arrived {
-			n, _, err := at.ReadFromUDP(buf)
-			if errors.Is(err, os.ErrDeadlineExceeded) {
-				break
-			}
-			require.NoError(t, err)
-			arrived = string(buf[:n]) == token
+		n, _, err := at.ReadFromUDP(buf)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return false, true
 		}
-	}
+		require.NoError(t, err)
+		return string(buf[:n]) == token, false
+	})
 	require.Equal(t, want, arrived, "from %s to %s", netns, to)
 }
 
