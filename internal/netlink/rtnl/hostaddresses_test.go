@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
@@ -22,6 +23,11 @@ func TestIsLocal(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, h.AddAddress(index, &net.IPNet{IP: ip, Mask: subnet.Mask}, rtnl.NoDAD))
 	}
+	// The kernel adds the local route of an IPv6 address after the request has returned (addrconf_dad_work).
+	require.Eventually(t, func() bool {
+		local, err := rtnl.IsLocal(netip.MustParseAddr("fd00:7:1::1"))
+		return err == nil && local
+	}, 20*time.Second, time.Millisecond)
 	lo, err := netlink.LinkByName("lo")
 	require.NoError(t, err)
 	for to, kind := range map[string]int{
