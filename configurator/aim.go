@@ -124,15 +124,14 @@ func (p *plan) aimBefore(target *record.Aim) (*record.Aim, error) {
 
 // updating returns the plan of an update: with the host ports from before and after it.
 func (p *plan) updating(target *record.Aim) (*plan, error) {
-	intent := *p.Record
-	intent.Update = target
+	intent := p.changed(func(r *record.Record) { r.Update = target })
 	if target.KeepsPorts {
-		return &plan{Record: &intent, networks: p.networks}, nil
+		return intent, nil
 	}
 	intent.Ports = slices.Concat(p.Ports, added(p.Ports, target.Ports))
 	var err error
 	intent.Capabilities, err = withPorts(p.Capabilities, intent.Ports)
-	return &plan{Record: &intent, networks: p.networks}, err
+	return intent, err
 }
 
 // added returns the mappings of after that are not in before.
@@ -157,19 +156,19 @@ func withPorts(capabilities map[string]json.RawMessage, ports []portmap.Mapping)
 // after returns the plan of an allocation that has that at which an update aims. Its results are
 // those from before.
 func (p *plan) after(aim *record.Aim) (*plan, error) {
-	done := *p.Record
-	done.Ports, done.RequestedPorts, done.Update = aim.Ports, aim.Requested, nil
-	setLabelsAndPolicy(&done, aim)
-	if !aim.KeepsRevision {
-		done.Revision++
-	}
+	after := p.changed(func(r *record.Record) {
+		r.Ports, r.RequestedPorts, r.Update = aim.Ports, aim.Requested, nil
+		setLabelsAndPolicy(r, aim)
+		if !aim.KeepsRevision {
+			r.Revision++
+		}
+	})
 	if !aim.KeepsPorts {
 		var err error
-		if done.Capabilities, err = withPorts(p.Capabilities, done.Ports); err != nil {
+		if after.Capabilities, err = withPorts(p.Capabilities, after.Ports); err != nil {
 			return nil, err
 		}
 	}
-	after := &plan{Record: &done, networks: p.networks}
 	if aim.Bandwidth == nil {
 		return after, nil
 	}

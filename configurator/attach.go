@@ -172,9 +172,8 @@ func (e *noInterfaceError) Is(target error) bool { return target == ErrNotFound 
 // addAttachment records the intent, runs ADD of the attachment of one, and records the result.
 // If that fails, it removes the attachment again.
 func (c *Configurator) addAttachment(ctx context.Context, p, one *plan) (*Status, error) {
-	intent := *p.Record
-	intent.Pending = &one.Attachments[0]
-	if err := c.reserve(ctx, &plan{Record: &intent}); err != nil {
+	intent := p.changed(func(r *record.Record) { r.Pending = &one.Attachments[0] })
+	if err := c.reserve(ctx, intent); err != nil {
 		return nil, err
 	}
 	err := c.enforceOnAll(ctx, p)
@@ -193,14 +192,14 @@ func (c *Configurator) addAttachment(ctx context.Context, p, one *plan) (*Status
 	if err == nil {
 		err = ctx.Err()
 	}
-	done := p.with(append(slices.Clone(p.Attachments), one.Attachments[0]))
+	done := p.with(append(slices.Clone(p.Attachments), one.Attachments[0]), append(slices.Clone(p.networks), one.networks[0]))
 	if err == nil {
-		err = c.step(ctx, StepRecord, done, func(context.Context) error { return c.put(done) })
+		err = c.step(ctx, StepRecord, done.Record, func(context.Context) error { return c.put(done.Record) })
 	}
 	if err != nil {
-		return nil, errors.Join(err, c.undoAttach(ctx, p, &intent, err))
+		return nil, errors.Join(err, c.undoAttach(ctx, p, intent, err))
 	}
-	return statusOf(done)
+	return statusOf(done.Record)
 }
 
 // enforceOnAll makes the policies of an allocation apply to its addresses on every network, before one
@@ -215,29 +214,31 @@ func (c *Configurator) enforceOnAll(ctx context.Context, p *plan) error {
 	})
 }
 
-// with returns the record with other attachments.
-func (p *plan) with(attachments []record.Attachment) *record.Record {
-	r := *p.Record
-	r.Attachments, r.Pending = attachments, nil
-	r.Revision++
-	if !r.Inline {
-		r.Requested = nil
-		for _, a := range attachments {
-			r.Requested = append(r.Requested, a.Network)
+// with returns the plan with other attachments, and with their networks.
+func (p *plan) with(attachments []record.Attachment, networks []*conflist.Network) *plan {
+	other := p.changed(func(r *record.Record) {
+		r.Attachments, r.Pending = attachments, nil
+		r.Revision++
+		if !r.Inline {
+			r.Requested = nil
+			for _, a := range attachments {
+				r.Requested = append(r.Requested, a.Network)
+			}
 		}
-	}
-	return &r
+	})
+	other.networks = networks
+	return other
 }
 
 // undoAttach removes an attachment after an ADD that failed with cause, and records that nothing
 // has changed.
-func (c *Configurator) undoAttach(ctx context.Context, p *plan, intent *record.Record, cause error) error {
+func (c *Configurator) undoAttach(ctx context.Context, p, intent *plan, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
 	if errors.Is(cause, engine.ErrNothingDone) {
 		return c.put(p.Record)
 	}
-	if err := c.dropPending(ctx, &plan{Record: intent, networks: p.networks}); err != nil {
+	if err := c.dropPending(ctx, intent); err != nil {
 		return fmt.Errorf("%w: the attachment could not be removed; Repair tries it again: %w", ErrIncomplete, err)
 	}
 	return nil
@@ -246,22 +247,21 @@ func (c *Configurator) undoAttach(ctx context.Context, p *plan, intent *record.R
 // removeAttachment records the intent, and runs DEL of one attachment.
 func (c *Configurator) removeAttachment(ctx context.Context, p *plan, i int) (*Status, error) {
 	gone := p.Attachments[i]
-	done := p.with(slices.Delete(slices.Clone(p.Attachments), i, i+1))
+	done := p.with(slices.Delete(slices.Clone(p.Attachments), i, i+1), slices.Delete(slices.Clone(p.networks), i, i+1))
 	done.Pending = &gone
-	left := &plan{Record: done, networks: slices.Delete(slices.Clone(p.networks), i, i+1)}
-	if !left.declares(bandwidth) { // a Setup could not request limits of the remaining networks
+	if !done.declares(bandwidth) { // a Setup could not request limits of the remaining networks
 		var err error
 		if done.Capabilities, err = withLimits(p.Capabilities, Bandwidth{}); err != nil {
 			return nil, err
 		}
 	}
-	if err := c.put(done); err != nil {
+	if err := c.put(done.Record); err != nil {
 		return nil, err
 	}
-	if err := c.dropPending(ctx, &plan{Record: done}); err != nil {
+	if err := c.dropPending(ctx, done); err != nil {
 		return nil, fmt.Errorf("detach interface %q of allocation %q: %w: %w", gone.IfName, p.ID, ErrIncomplete, err)
 	}
-	return statusOf(done)
+	return statusOf(done.Record)
 }
 
 // dropPending runs DEL of the attachment that is being added or removed, and records that it is

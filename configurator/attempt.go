@@ -215,8 +215,6 @@ const undoTimeout = 10 * time.Second
 func (c *Configurator) undo(ctx context.Context, p *plan) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
-	ready := &plan{Record: new(record.Record), networks: p.networks, unreadable: p.unreadable}
-	*ready.Record = *p.Record
-	ready.Phase = record.Ready
+	ready := p.changed(func(r *record.Record) { r.Phase = record.Ready }) // DEL begins with everything that ADD made
 	return c.step(ctx, StepRollBack, p.Record, func(ctx context.Context) error { return c.removeLocked(ctx, ready) })
 }

@@ -416,14 +416,13 @@ func (c *Configurator) acknowledge(ctx context.Context, p *plan) bool {
 		c.cfg.Logger.Debug("the allocation cannot be disconnected before DEL", "alloc", p.ID, "error", redact.Text(err.Error()))
 		return false
 	}
-	gone := *p.Record
-	gone.Updated = c.now()
-	if err := c.store.Acknowledge(&gone); err != nil {
+	gone := p.changed(func(r *record.Record) { r.Updated = c.now() })
+	if err := c.store.Acknowledge(gone.Record); err != nil {
 		c.cfg.Logger.Warn("cannot record that the allocation is disconnected; running DEL now", "alloc", p.ID, "error", err)
 		return false
 	}
 	gone.Phase = record.Ready // for this process: DEL begins with everything that ADD made
-	c.backlog.add(&plan{Record: &gone, networks: p.networks}, c.now(), c.runBacklog)
+	c.backlog.add(gone, c.now(), c.runBacklog)
 	added = true
 	return true
 }

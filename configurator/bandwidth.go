@@ -74,14 +74,15 @@ func (c *Configurator) canLimit(ctx context.Context, p *plan) error {
 
 // limitedTo returns the plan with other limits.
 func (p *plan) limitedTo(limits Bandwidth) (*plan, error) {
-	r := *p.Record
-	r.Attachments = slices.Clone(p.Attachments) // they get other results
-	if limits == (Bandwidth{}) {
-		r.Unserved = without(p.Unserved, bandwidth)
-	}
+	limited := p.changed(func(r *record.Record) {
+		r.Attachments = slices.Clone(p.Attachments) // they get other results
+		if limits == (Bandwidth{}) {
+			r.Unserved = without(p.Unserved, bandwidth)
+		}
+	})
 	var err error
-	r.Capabilities, err = withLimits(p.Capabilities, limits)
-	return &plan{Record: &r, networks: p.networks}, err
+	limited.Capabilities, err = withLimits(p.Capabilities, limits)
+	return limited, err
 }
 
 // limit gives an allocation the limits of its plan, and the plan the results that ADD would have

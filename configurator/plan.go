@@ -53,6 +53,16 @@ func newPlan(r *record.Record, parse func(network string, config []byte) (*confl
 	return p
 }
 
+// changed returns the plan with a changed copy of its record, whose networks stay the same. change
+// replaces slices and maps of the record; it does not write into them.
+func (p *plan) changed(change func(*record.Record)) *plan {
+	r := *p.Record
+	change(&r)
+	other := *p
+	other.Record = &r
+	return &other
+}
+
 // attach adds an attachment to the record.
 func (p *plan) attach(a record.Attachment, n *conflist.Network) {
 	p.Attachments = append(p.Attachments, a)
