@@ -18,26 +18,26 @@ func DelOwned(ctx context.Context, c *CmdArgs, network string) error {
 
 // Stale returns a function that reports whether an owner belongs to the network
 // and instance of a GC, but is not among its valid attachments.
-func (c *CmdArgs) Stale(conf *Common) func(names.Owner) bool {
+func (a *CmdArgs) Stale(conf *Common) func(names.Owner) bool {
 	valid := make(map[string]bool, len(conf.ValidAttachments))
-	for _, a := range conf.ValidAttachments {
-		o := names.Owner{Network: conf.Name, ID: a.ContainerID, IfName: a.IfName, Instance: c.Instance}
+	for _, v := range conf.ValidAttachments {
+		o := names.Owner{Network: conf.Name, ID: v.ContainerID, IfName: v.IfName, Instance: a.Instance}
 		valid[o.String()] = true
 	}
 	return func(o names.Owner) bool {
-		return o.OfNetwork(conf.Name) && o.Instance == c.Instance && !valid[o.String()]
+		return o.OfNetwork(conf.Name) && o.Instance == a.Instance && !valid[o.String()]
 	}
 }
 
 // Others returns the owners of links of a network that belong to another
 // instance.
-func (c *CmdArgs) Others(network string) ([]names.Owner, error) {
-	if c.Host == nil || c.Host.Kernel == nil {
+func (a *CmdArgs) Others(network string) ([]names.Owner, error) {
+	if a.Host == nil || a.Host.Kernel == nil {
 		return nil, nil
 	}
 	var others []names.Owner
-	_, err := c.Host.Kernel.OwnedLinks(func(o names.Owner) bool {
-		if o.OfNetwork(network) && o.Instance != c.Instance {
+	_, err := a.Host.Kernel.OwnedLinks(func(o names.Owner) bool {
+		if o.OfNetwork(network) && o.Instance != a.Instance {
 			others = append(others, o)
 		}
 		return false

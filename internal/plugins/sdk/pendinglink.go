@@ -11,11 +11,11 @@ type PendingLink struct {
 }
 
 // Pending sets the link and its final group, and returns the group in which the link is made.
-func (c *CmdArgs) Pending(name string, group uint32) uint32 {
-	if c.Link == nil {
+func (a *CmdArgs) Pending(name string, group uint32) uint32 {
+	if a.Link == nil {
 		return group
 	}
-	c.Link.Name, c.Link.Group = name, group
+	a.Link.Name, a.Link.Group = name, group
 	return names.PendingGroup
 }
 

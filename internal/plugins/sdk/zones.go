@@ -35,14 +35,14 @@ func (h *Host) DelOwned(ctx context.Context, remove func(names.Owner) bool) erro
 
 // LeaveZones removes the addresses of the attachment from firewalld's zones, if
 // its elements name zones. Without addresses it reads all elements.
-func (c *CmdArgs) LeaveZones(ctx context.Context, network string, addresses []netip.Addr) error {
-	return c.Host.leaveZones(ctx, func() ([]ruleset.OpenAddress, error) {
-		owner := c.Owner(network).String()
+func (a *CmdArgs) LeaveZones(ctx context.Context, network string, addresses []netip.Addr) error {
+	return a.Host.leaveZones(ctx, func() ([]ruleset.OpenAddress, error) {
+		owner := a.Owner(network).String()
 		if len(addresses) == 0 {
-			return c.Host.Rules.OpenOf(ctx, func(o names.Owner) bool { return o.String() == owner })
+			return a.Host.Rules.OpenOf(ctx, func(o names.Owner) bool { return o.String() == owner })
 		}
-		open, err := c.Host.Rules.OpenAddresses(ctx, addresses)
-		return slices.DeleteFunc(open, func(a ruleset.OpenAddress) bool { return a.Owner.String() != owner }), err
+		open, err := a.Host.Rules.OpenAddresses(ctx, addresses)
+		return slices.DeleteFunc(open, func(o ruleset.OpenAddress) bool { return o.Owner.String() != owner }), err
 	})
 }
 
