@@ -33,6 +33,10 @@ type Policy struct {
 	Egress, Ingress []Stage
 	// Selections are all selections of the rules, with their members.
 	Selections []Selection
+	// New states that nothing of the policy is known to be in the kernel. Then AddPolicy looks for it only if
+	// the kernel refuses the new objects, which takes longer than to look: the kernel waits for all
+	// processors before it answers (nf_tables_abort).
+	New bool
 }
 
 // Stage is a list of rules, of which the first one that matches decides, and the verdict on
@@ -74,9 +78,8 @@ type Service struct {
 // Selection is a set of addresses of allocations. Its elements have owners.
 type Selection struct {
 	Name string // up to 16 characters, letters and digits
-	// Present states that the selection is in the kernel with its members, as HasSelection has
-	// reported. If that is no longer true, AddPolicy returns an error for which errors.Is finds
-	// ENOENT, and has changed nothing.
+	// Present states that the selection is in the kernel with its members. If that is not true,
+	// AddPolicy returns an error for which errors.Is finds ENOENT, and has changed nothing.
 	Present bool
 	Members []Member
 }
@@ -120,8 +123,13 @@ func (r *Ruleset) makePolicy(ctx context.Context, p *Policy, linked bool) error 
 		all = append(all, n)
 	}
 	var err error
+	isNew := p.New
 	for range attempts {
-		err = r.addPolicy(ctx, all, linked)
+		err = r.addPolicy(ctx, all, linked, isNew)
+		if isNew && (errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EBUSY)) {
+			isNew = false
+			continue
+		}
 		if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOENT) && p.needsSelections() {
 			break
 		}
@@ -150,20 +158,25 @@ func (r *Ruleset) EnsurePolicies(ctx context.Context) error {
 	return nil
 }
 
-func (r *Ruleset) addPolicy(ctx context.Context, all []*policyObjects, linked bool) error {
+// addPolicy is one attempt of makePolicy. The kernel refuses objects of a new policy that exist: chains with
+// EEXIST, and the elements of its group with EBUSY if they lead to another policy.
+func (r *Ruleset) addPolicy(ctx context.Context, all []*policyObjects, linked, isNew bool) error {
 	var existing []element
-	var present []*state
-	for _, n := range all {
+	present := make([]*state, len(all))
+	for i, n := range all {
 		if len(n.chains) == 0 { // then no other message fails if the table is missing
 			if exists, _, err := r.has(ctx, n.table); err != nil || !exists {
 				return cmp.Or[error](err, unix.ENOENT)
 			}
 		}
-		is, err := r.chainsOf(ctx, n.table, n.chains)
+		if isNew {
+			continue
+		}
+		is, err := r.existingChains(ctx, n.table, n.chains)
 		if err != nil {
 			return err
 		}
-		present = append(present, is)
+		present[i] = is
 		found, err := r.lookUp(ctx, n.links)
 		if err != nil {
 			return err
@@ -228,7 +241,7 @@ func (r *Ruleset) delPolicy(ctx context.Context, p *Policy, unused []string) err
 
 // removalOf returns the messages that remove what exists of a policy in one table.
 func (r *Ruleset) removalOf(ctx context.Context, n *policyObjects, unused []string) (func(*sock.Requests), error) {
-	is, err := r.chainsOf(ctx, n.table, n.chains)
+	is, err := r.existingChains(ctx, n.table, n.chains)
 	if err != nil {
 		return nil, err
 	}

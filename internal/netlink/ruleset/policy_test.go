@@ -326,23 +326,35 @@ func TestPresentSelection(t *testing.T) {
 	second.Selections = []Selection{{Name: "aa", Present: true}}
 	require.NoError(t, r.EnsurePolicies(t.Context()))
 	empty := nft(t, "list", "ruleset")
-	found, err := r.HasSelection(t.Context(), "aa")
-	require.NoError(t, err)
-	require.False(t, found)
 	require.ErrorIs(t, r.AddPolicy(t.Context(), second), unix.ENOENT)
 	require.Equal(t, empty, nft(t, "list", "ruleset"))
 
 	require.NoError(t, r.AddPolicy(t.Context(), first))
-	found, err = r.HasSelection(t.Context(), "aa")
-	require.NoError(t, err)
-	require.True(t, found)
 	require.NoError(t, r.AddPolicy(t.Context(), second))
 	require.NoError(t, r.CheckPolicy(t.Context(), first), "with the member")
 	require.NoError(t, r.CheckPolicy(t.Context(), second))
-	nft(t, "delete", "table", "ip6", names.PolicyTable)
-	found, err = r.HasSelection(t.Context(), "aa")
-	require.NoError(t, err)
-	require.False(t, found, "in one family only")
+}
+
+// TestNewPolicyThatExists: AddPolicy replaces what exists of a New policy, and refuses the group of another
+// one.
+func TestNewPolicyThatExists(t *testing.T) {
+	r := open(t)
+	nft(t, "flush", "ruleset")
+	p, other := examplePolicy(), examplePolicy()
+	p.New, other.New, other.ID = true, true, "another"
+	require.NoError(t, r.AddPolicy(t.Context(), p))
+	require.ErrorIs(t, r.AddPolicy(t.Context(), other), ErrGroupTaken)
+	whole := nft(t, "list", "ruleset")
+	for _, table := range []string{"ip", "ip6"} {
+		chain := policyChain(p.ID, egress).String()
+		nft(t, "add", "rule", table, names.PolicyTable, chain, "accept")
+		require.Error(t, r.CheckPolicy(t.Context(), p))
+		require.NoError(t, r.AddPolicy(t.Context(), p))
+		require.Equal(t, whole, nft(t, "list", "ruleset"))
+	}
+	p.Group++
+	require.NoError(t, r.AddPolicy(t.Context(), p), "with another group")
+	require.NoError(t, r.CheckPolicy(t.Context(), p))
 }
 
 // TestPresentSelectionIsMissing: a rule about a selection that is missing, although it should be Present,

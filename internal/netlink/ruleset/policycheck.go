@@ -67,6 +67,20 @@ func (r *Ruleset) missingOf(ctx context.Context, n *policyObjects) ([]string, er
 
 // chainsOf reads which of the chains exist, and the comments of their rules.
 func (r *Ruleset) chainsOf(ctx context.Context, t *table, chains []chain) (*state, error) {
+	is, err := r.existingChains(ctx, t, chains)
+	if err != nil {
+		return nil, err
+	}
+	for name := range is.chains {
+		if err := r.readRules(ctx, t, name, is); err != nil {
+			return nil, err
+		}
+	}
+	return is, nil
+}
+
+// existingChains reads which of the chains exist.
+func (r *Ruleset) existingChains(ctx context.Context, t *table, chains []chain) (*state, error) {
 	is := &state{chains: map[string]hook{}, rules: map[string][]string{}}
 	var failed error
 	err := r.get(ctx, len(chains), func(b *sock.Requests, i int) {
@@ -81,13 +95,5 @@ func (r *Ruleset) chainsOf(ctx context.Context, t *table, chains []chain) (*stat
 			failed = errors.Join(failed, err)
 		}
 	})
-	if err = errors.Join(err, failed); err != nil {
-		return nil, err
-	}
-	for name := range is.chains {
-		if err := r.readRules(ctx, t, name, is); err != nil {
-			return nil, err
-		}
-	}
-	return is, nil
+	return is, errors.Join(err, failed)
 }

@@ -129,19 +129,6 @@ func (e *element) policyString() string {
 	return fmt.Sprintf("%s %s", kind, e.address())
 }
 
-// HasSelection reports whether the set of a selection exists in both families.
-func (r *Ruleset) HasSelection(ctx context.Context, name string) (bool, error) {
-	var list []*set
-	for _, t := range policyTables {
-		list = append(list, selectionSet(t, name))
-	}
-	found, err := r.existing(ctx, list)
-	if err != nil {
-		return false, fmt.Errorf("look for selection %s: %w", name, err)
-	}
-	return len(found) == len(list), nil
-}
-
 // JoinSelections adds an attachment to selections. It is idempotent. If a selection does not
 // exist, errors.Is finds ENOENT, and nothing has changed.
 func (r *Ruleset) JoinSelections(ctx context.Context, m Member, selections []string) error {

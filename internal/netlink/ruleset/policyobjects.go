@@ -308,8 +308,8 @@ func (n *policyObjects) ours(is *element) bool {
 	return names.PolicyID(is.value.chain) == n.id
 }
 
-// build appends the messages that make sets, elements and chains, given the existing chains. It makes
-// the elements of the constant sets again on request.
+// build appends the messages that make sets, elements and chains, given the existing chains; without
+// them, the kernel refuses a chain that exists. It makes the elements of the constant sets again on request.
 func (n *policyObjects) build(b *sock.Requests, is *state, constants bool) {
 	if constants {
 		putElementsWith(b, n.constant(), unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE)
@@ -318,9 +318,13 @@ func (n *policyObjects) build(b *sock.Requests, is *state, constants bool) {
 		s.put(b, uint32(i+1))
 	}
 	putElementsWith(b, n.elements, unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE)
-	n.table.clear(b, n.chains, is)
+	flags := uint16(unix.NLM_F_EXCL)
+	if is != nil {
+		flags = 0
+		n.table.clear(b, n.chains, is)
+	}
 	for _, c := range n.chains {
-		c.put(b, n.table)
+		c.put(b, n.table, flags)
 	}
 	for _, c := range n.chains {
 		c.putRules(b, n.table)

@@ -104,7 +104,7 @@ func (t *table) build(b *sock.Requests, flags uint16, is *state) {
 		t.clear(b, chains, is)
 	}
 	for _, c := range chains {
-		c.put(b, t)
+		c.put(b, t, 0)
 	}
 	for _, c := range chains {
 		c.putRules(b, t)
@@ -157,8 +157,9 @@ func (c *chain) remove(b *sock.Requests, t *table) {
 
 const chainUserData = 12 // NFTA_CHAIN_USERDATA
 
-func (c *chain) put(b *sock.Requests, t *table) {
-	t.begin(b, c.label, unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE)
+// put appends the message that makes the chain. flags are added to its flags.
+func (c *chain) put(b *sock.Requests, t *table, flags uint16) {
+	t.begin(b, c.label, unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|flags)
 	b.CString(unix.NFTA_CHAIN_TABLE, t.name)
 	b.CString(unix.NFTA_CHAIN_NAME, c.name)
 	if c.comment != "" {

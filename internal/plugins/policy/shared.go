@@ -45,15 +45,20 @@ func (a *attachment) add(ctx context.Context, s *policystate.Session, p *policys
 	if err != nil {
 		return err
 	}
+	former := begun
 	for i := range maxGroups {
 		if i == 0 && begun != nil {
 			p.Group = begun.Group
 		} else if p.Group, err = s.NewGroup(names.FirstPolicyGroup, names.LastPolicyGroup); err != nil {
 			return err
 		}
-		if err = s.Begin(p); err == nil {
-			err = addToKernel(ctx, a.args.Host, s, p, rulesOf(p, &a.policy.content))
+		if err = s.Begin(p, former); err == nil {
+			wanted := rulesOf(p, &a.policy.content)
+			wanted.New = begun == nil
+			err = addToKernel(ctx, a.args.Host, s, p, wanted)
 		}
+		stored := *p
+		former = &stored
 		if err == nil {
 			a.policy.group.Store(p.Group)
 			return nil
@@ -67,24 +72,19 @@ func (a *attachment) add(ctx context.Context, s *policystate.Session, p *policys
 }
 
 // addToKernel adds a stored policy to the kernel. It does not read the members of selections that
-// other policies of the store have already: each member adds itself. A selection may also exist whose
-// state was lost; its members are not known to have joined it.
+// other policies of the store have already: each member adds itself. If the kernel does not have one of
+// those, another program has removed it. A selection may also exist whose state was lost; its members are
+// not known to have joined it.
 func addToKernel(ctx context.Context, host *sdk.Host, s *policystate.Session, p *policystate.Policy, wanted *ruleset.Policy) error {
 	alone, err := s.UnusedWithout(p)
 	if err != nil {
 		return err
 	}
 	for i := range wanted.Selections {
-		one := &wanted.Selections[i]
-		if slices.Contains(alone, one.Name) {
-			continue
-		}
-		if one.Present, err = host.Rules.HasSelection(ctx, one.Name); err != nil {
-			return err
-		}
+		wanted.Selections[i].Present = !slices.Contains(alone, wanted.Selections[i].Name)
 	}
 	err = populateAndAdd(ctx, host, s, p, wanted)
-	if errors.Is(err, unix.ENOENT) { // another program has removed a selection meanwhile
+	if errors.Is(err, unix.ENOENT) {
 		for i := range wanted.Selections {
 			wanted.Selections[i].Present, wanted.Selections[i].Members = false, nil
 		}

@@ -20,9 +20,11 @@ func TestStoredGroup(t *testing.T) {
 	require.NoError(t, err)
 	defer s.Unlock()
 	for _, group := range []uint32{7, 8} {
+		former, err := s.Policy("p")
+		require.NoError(t, err)
 		p := a.policy.Policy
 		p.Group = group
-		require.NoError(t, s.Begin(&p))
+		require.NoError(t, s.Begin(&p, former))
 		for range 2 {
 			is, err := a.storedGroup()
 			require.NoError(t, err)

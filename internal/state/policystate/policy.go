@@ -56,13 +56,10 @@ func (s *Store) Users(id string) ([]string, error) { return list(s.users(id), ""
 var ErrGroupTaken = errors.New("another policy has the group of links")
 
 // Begin records a policy before it is made in the kernel, with its selections. From then on,
-// members join these. Repeated with another group, it replaces the group. Its file goes first, so
-// that Delete finds what an interrupted Begin has left.
-func (s *Session) Begin(p *Policy) error {
-	former, err := s.Policy(p.ID)
-	if err != nil {
-		return err
-	}
+// members join these. former is what is stored of the policy; nil if nothing is. A group that is another one
+// than that of former replaces it. The file of the policy goes first, so that Delete finds what an
+// interrupted Begin has left.
+func (s *Session) Begin(p, former *Policy) error {
 	if err := write(s.policy(p.ID), p); err != nil {
 		return err
 	}
@@ -75,27 +72,28 @@ func (s *Session) Begin(p *Policy) error {
 		return err
 	}
 	for _, n := range p.Selections {
-		if err := s.adopt(&n); err != nil {
-			return err
-		}
-		inUse, err := touch(filepath.Join(s.selecting(n.Name), p.ID))
-		if err != nil {
-			return err
-		}
-		if inUse { // another policy has stored it
-			continue
-		}
-		if err := write(s.selection(n.Name), n); err != nil {
-			return err
-		}
-		if err := mark(s.by("selections", n.label()), n.Name); err != nil {
-			return err
-		}
-		if err := mark(s.selecting(n.Name), p.ID); err != nil {
+		if err := s.beginSelection(&n, p.ID); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// beginSelection records that a policy uses a selection, which another policy may have stored.
+func (s *Session) beginSelection(n *Selection, id string) error {
+	if inUse, err := touch(filepath.Join(s.selecting(n.Name), id)); inUse || err != nil {
+		return err
+	}
+	if err := s.adopt(n); err != nil {
+		return err
+	}
+	if err := write(s.selection(n.Name), n); err != nil {
+		return err
+	}
+	if err := mark(s.by("selections", n.label()), n.Name); err != nil {
+		return err
+	}
+	return mark(s.selecting(n.Name), id)
 }
 
 // takeGroup makes the symbolic link of a policy's group, or returns ErrGroupTaken.
@@ -136,16 +134,7 @@ func (n *Selection) label() string {
 
 // Publish makes a policy, which exists in the kernel by now, available to Use, with a first
 // user.
-func (s *Session) Publish(id, key string) error {
-	draft := s.users(id) + draftSuffix
-	if err := os.RemoveAll(draft); err != nil {
-		return err
-	}
-	if err := mark(draft, key); err != nil {
-		return err
-	}
-	return os.Rename(draft, s.users(id))
-}
+func (s *Session) Publish(id, key string) error { return mark(s.users(id), key) }
 
 // Unused returns the policies without users, and removes drafts of policies. The store is locked
 // exclusively.
@@ -188,10 +177,12 @@ func (s *Session) UnusedOf(ids []string) ([]*Policy, error) {
 func (s *Session) UnusedWithout(p *Policy) ([]string, error) {
 	var names []string
 	for _, n := range p.Selections {
-		if err := s.adopt(&n); err != nil {
-			return nil, err
-		}
 		some, err := list(s.selecting(n.Name), "", 2)
+		if err == nil && len(some) == 0 {
+			if err = s.adopt(&n); err == nil {
+				some, err = list(s.selecting(n.Name), "", 2)
+			}
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -209,7 +200,7 @@ func (s *Session) Delete(p *Policy) error {
 			return err
 		}
 	}
-	if err := errors.Join(s.dropGroup(p), os.RemoveAll(s.users(p.ID)+draftSuffix)); err != nil {
+	if err := s.dropGroup(p); err != nil {
 		return err
 	}
 	return removeFile(s.policy(p.ID))

@@ -162,7 +162,7 @@ func create(s *Session, id, key string, k *kernel) error {
 	} else if group, err = s.NewGroup(1, 20); err != nil {
 		return err
 	}
-	if err := s.Begin(examplePolicy(id, group)); err != nil {
+	if err := s.Begin(examplePolicy(id, group), nil); err != nil {
 		return err
 	}
 	if k != nil {
@@ -303,12 +303,12 @@ func exclusive(t *testing.T) *Session {
 // have it, and the last of them removes it.
 func TestSelectionOfManyPolicies(t *testing.T) {
 	s := exclusive(t)
-	require.NoError(t, s.Begin(examplePolicy("p0", 1)))
+	require.NoError(t, s.Begin(examplePolicy("p0", 1), nil))
 	n := examplePolicy("p0", 1).Selections[0]
 	before, err := os.ReadFile(s.selection(n.Name))
 	require.NoError(t, err)
 	for i := uint32(1); i < 20; i++ {
-		require.NoError(t, s.Begin(examplePolicy(fmt.Sprint("p", i), i+1)))
+		require.NoError(t, s.Begin(examplePolicy(fmt.Sprint("p", i), i+1), nil))
 	}
 	for i := range uint32(20) {
 		after, err := os.ReadFile(s.selection(n.Name))
@@ -333,7 +333,7 @@ func TestSelectionsInMemory(t *testing.T) {
 	}
 	for i := range maxKnown + 10 {
 		p := &Policy{ID: fmt.Sprint("p", i), Group: uint32(i + 1), Content: json.RawMessage("{}"), Selections: []Selection{selection(i)}}
-		require.NoError(t, s.Begin(p))
+		require.NoError(t, s.Begin(p, nil))
 		for range 2 {
 			found, err := s.SelectionsOf(m)
 			require.NoError(t, err)
@@ -352,8 +352,8 @@ func TestSelectionsInMemory(t *testing.T) {
 func TestSelectionOfAnOlderVersion(t *testing.T) {
 	s := exclusive(t)
 	first, second := examplePolicy("a", 1), examplePolicy("b", 2)
-	require.NoError(t, s.Begin(first))
-	require.NoError(t, s.Begin(second))
+	require.NoError(t, s.Begin(first, nil))
+	require.NoError(t, s.Begin(second, nil))
 	n := first.Selections[0]
 	older := func() {
 		require.NoError(t, os.RemoveAll(s.selecting(n.Name)))
@@ -368,7 +368,7 @@ func TestSelectionOfAnOlderVersion(t *testing.T) {
 	require.NotContains(t, unused, n.Name)
 	older()
 	third := examplePolicy("c", 3)
-	require.NoError(t, s.Begin(third))
+	require.NoError(t, s.Begin(third, nil))
 	require.NoError(t, s.Delete(third))
 	older()
 	require.NoError(t, s.Delete(second))
@@ -402,12 +402,17 @@ func TestMarkAtTheSameTime(t *testing.T) {
 // another policy has meanwhile stays that one's.
 func TestBeginAgain(t *testing.T) {
 	s := exclusive(t)
-	require.NoError(t, s.Begin(examplePolicy("a", 1)))
-	require.NoError(t, s.Begin(examplePolicy("a", 1)))
-	require.NoError(t, s.Begin(examplePolicy("a", 2)))
-	require.NoError(t, s.Begin(examplePolicy("b", 1)))
-	require.ErrorIs(t, s.Begin(examplePolicy("a", 1)), ErrGroupTaken)
-	require.NoError(t, s.Begin(examplePolicy("a", 3)))
+	begin := func(id string, group uint32) error {
+		former, err := s.Policy(id)
+		require.NoError(t, err)
+		return s.Begin(examplePolicy(id, group), former)
+	}
+	require.NoError(t, begin("a", 1))
+	require.NoError(t, begin("a", 1))
+	require.NoError(t, begin("a", 2))
+	require.NoError(t, begin("b", 1))
+	require.ErrorIs(t, begin("a", 1), ErrGroupTaken)
+	require.NoError(t, begin("a", 3))
 	require.NoError(t, s.Publish("a", "x"))
 	found, err := s.Use("b", "x")
 	require.NoError(t, err)
@@ -448,7 +453,7 @@ func TestGroupsAreBounded(t *testing.T) {
 	for i := range 10 {
 		group, err := s.NewGroup(5, 14)
 		require.NoError(t, err)
-		require.NoError(t, s.Begin(examplePolicy(strconv.Itoa(i), group)))
+		require.NoError(t, s.Begin(examplePolicy(strconv.Itoa(i), group), nil))
 		groups = append(groups, group)
 	}
 	slices.Sort(groups)
@@ -488,7 +493,7 @@ func TestDropOrphans(t *testing.T) {
 	s := exclusive(t)
 	m := &Member{Key: "k", Labels: map[string]string{"app": "x"}}
 	require.NoError(t, s.PutMember(m, nil))
-	require.NoError(t, s.Begin(examplePolicy("a", 1)))
+	require.NoError(t, s.Begin(examplePolicy("a", 1), nil))
 	require.NoError(t, s.Publish("a", "k"))
 	require.NoError(t, mark(s.by("members", LabelKey("app", "former")), "k"))
 	require.NoError(t, mark(s.by("members", LabelKey("app", "x")), "killed"))
