@@ -23,14 +23,13 @@ import (
 
 func TestMain(m *testing.M) {
 	faultinject.Main()
-	fakeplugin.Main()
 	if request := os.Getenv(ownNetnsVariable); request != "" {
 		operateOwnNetns(request)
 	}
 	if config := os.Getenv(mustBeNewVariable); config != "" {
 		setUpNew(config)
 	}
-	os.Exit(privhost.Main(m))
+	os.Exit(privhost.Main(fakeplugin.Tests{M: m}))
 }
 
 // behaviours is what a fake plugin does, by CNI command.

@@ -30,12 +30,11 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	fakeplugin.Main() // first: the daemon's plugins have its environment
 	if file := os.Getenv(daemonOf); file != "" {
 		fmt.Fprintln(os.Stderr, serveDaemon(file))
 		os.Exit(1)
 	}
-	code := privhost.Main(twice{m})
+	code := privhost.Main(fakeplugin.Tests{M: twice{m}})
 	if dir, err := programs(); err == nil {
 		_ = os.RemoveAll(dir)
 	}

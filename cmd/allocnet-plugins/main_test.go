@@ -44,8 +44,7 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	fakeplugin.Main()
-	os.Exit(privhost.Main(builder{m}))
+	os.Exit(privhost.Main(fakeplugin.Tests{M: builder{m}}))
 }
 
 // builder builds the programs before the tests run. It runs all tests twice: with links

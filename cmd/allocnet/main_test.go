@@ -4,9 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,7 +12,6 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/stretchr/testify/require"
-	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
@@ -23,15 +19,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if err := actOnInterface(os.Getenv("CNI_COMMAND"), os.Getenv("CNI_NETNS"), os.Getenv("CNI_IFNAME")); err != nil {
-		fmt.Fprintln(os.Stderr, "fake interface:", err)
-		os.Exit(3)
-	}
-	fakeplugin.Main()
 	for _, name := range []string{"CNI_PATH", "ALLOCNET_NETWORK", "ALLOCNET_STATE_DIR", "ALLOCNET_ENGINE"} {
 		os.Unsetenv(name)
 	}
-	status := privhost.Main(m)
+	status := privhost.Main(fakeplugin.Tests{M: m})
 	_ = os.RemoveAll(builtDir)
 	os.Exit(status)
 }
@@ -99,7 +90,7 @@ func (w *workspace) network(file, name string, on map[string]fakeplugin.Behaviou
 	w.Helper()
 	data, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": name, "plugins": []any{map[string]any{
 		"type": "fake", "capabilities": map[string]bool{"portMappings": true, "dns": true, "bandwidth": true, "ips": true, "mac": true},
-		"fake": fakeplugin.Config{Log: w.path("log"), On: on},
+		"fake": fakeplugin.Config{Log: w.path("log"), On: on, Interface: []string{"10.9.0.2/24", "fd00:9::2/64", "10.9.1.2/24"}},
 	}}})
 	require.NoError(w, err)
 	require.NoError(w, os.WriteFile(w.path("conf/"+file+".conflist"), data, 0o600))
@@ -133,51 +124,6 @@ func (w *workspace) sandbox(name string) *sandbox.Sandbox {
 	require.NoError(w, err)
 	w.Cleanup(func() { require.NoError(w, s.Destroy()) })
 	return s
-}
-
-// actOnInterface changes the interface in a sandbox as a plugin does, before
-// the fake plugin returns its result.
-func actOnInterface(command, netns, name string) error {
-	if netns == "" || command != "ADD" && command != "DEL" {
-		return nil
-	}
-	s, err := sandbox.Open(netns)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	return s.Do(func() error {
-		if command == "ADD" {
-			return addInterface(name)
-		}
-		var gone netlink.LinkNotFoundError
-		if err := removeInterface(name); !errors.As(err, &gone) {
-			return err
-		}
-		return nil
-	})
-}
-
-func addInterface(name string) error {
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name = name
-	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "peer-" + name}); err != nil {
-		return err
-	}
-	link, err := netlink.LinkByName(name)
-	if err != nil {
-		return err
-	}
-	for _, a := range []string{"10.9.0.2/24", "fd00:9::2/64", "10.9.1.2/24"} {
-		ip, network, err := net.ParseCIDR(a)
-		if err != nil {
-			return err
-		}
-		if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: &net.IPNet{IP: ip, Mask: network.Mask}}); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func (w *workspace) commands() []string {

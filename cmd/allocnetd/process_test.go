@@ -24,11 +24,10 @@ import (
 const processVariable = "ALLOCNET_TEST_DAEMON"
 
 func TestMain(m *testing.M) {
-	fakeplugin.Main()
 	if os.Getenv(processVariable) != "" {
 		main()
 	}
-	os.Exit(privhost.Main(m))
+	os.Exit(privhost.Main(fakeplugin.Tests{M: m}))
 }
 
 // workspace is a private host with directories for one daemon.

@@ -16,7 +16,6 @@ var pluginDir string
 
 func TestMain(m *testing.M) {
 	faultinject.Main()
-	fakeplugin.Main()
 	if os.Getenv(requestVariable) != "" {
 		operate()
 	}
@@ -25,7 +24,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	code := privhost.Main(m)
+	code := privhost.Main(fakeplugin.Tests{M: m})
 	if programDir != "" {
 		_ = os.RemoveAll(programDir)
 	}

@@ -24,8 +24,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	fakeplugin.Main()
-	os.Exit(privhost.Main(m))
+	os.Exit(privhost.Main(fakeplugin.Tests{M: m}))
 }
 
 // secret is part of every configuration of a workspace. No error contains it.

@@ -26,8 +26,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	fakeplugin.Main()
-	os.Exit(privhost.Main(m))
+	os.Exit(privhost.Main(fakeplugin.Tests{M: m}))
 }
 
 func newService(t *testing.T) *Service {

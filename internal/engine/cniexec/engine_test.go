@@ -24,13 +24,12 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	fakeplugin.Main()
 	dir, err := os.MkdirTemp("", "allocnet-cache-")
 	if err != nil {
 		panic(err)
 	}
 	libcni.CacheDir = dir // the shared cache, as far as these tests go
-	code := privhost.Main(m)
+	code := privhost.Main(fakeplugin.Tests{M: m})
 	os.RemoveAll(dir)
 	os.Exit(code)
 }

@@ -18,8 +18,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	fakeplugin.Main()
-	os.Exit(privhost.Main(m))
+	os.Exit(privhost.Main(fakeplugin.Tests{M: m}))
 }
 
 type object = map[string]any

@@ -25,8 +25,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	fakeplugin.Main()
-	os.Exit(privhost.Main(m, "/var/lib/cni"))
+	os.Exit(privhost.Main(fakeplugin.Tests{M: m}, "/var/lib/cni"))
 }
 
 type object = map[string]any

@@ -1,18 +1,17 @@
-// Package fakeplugin lets a test binary act as a CNI plugin that misbehaves on
-// request. The plugin's configuration selects the behaviour for each command,
-// and a log file records the calls.
+// Package fakeplugin has a CNI plugin for tests that misbehaves on request. The
+// plugin's configuration selects the behaviour for each command, and a log file
+// records the calls.
 package fakeplugin
 
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
-	"syscall"
+	"sync"
 )
 
 // Behaviour is what a fake plugin does for one command. The zero value
@@ -35,6 +34,9 @@ type Behaviour struct {
 type Config struct {
 	Log string               `json:"log"` // file to which each call appends a Call as a line
 	On  map[string]Behaviour `json:"on"`  // by CNI command
+	// Interface are addresses in CIDR notation. If there are any, ADD first makes an interface with them in
+	// the network namespace, and DEL removes it.
+	Interface []string `json:"interface,omitempty"`
 }
 
 // Call is one line of the log.
@@ -45,30 +47,60 @@ type Call struct {
 	Stdin                                  json.RawMessage
 }
 
-const sleeper = "ALLOCNET_FAKEPLUGIN_SLEEPER"
-
-// Main runs the fake plugin and exits if the binary was started as one. Call it
-// first in TestMain.
-func Main() {
-	if os.Getenv(sleeper) != "" {
-		hang()
-	}
-	if os.Getenv("CNI_COMMAND") == "" {
-		// With the race detector, every process sleeps for a second before it
-		// exits.
-		os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE"))
-		return
-	}
-	if err := run(os.Getenv("CNI_COMMAND")); err != nil {
-		fmt.Fprintln(os.Stderr, "fake plugin:", err)
-		os.Exit(3)
-	}
-	os.Exit(0)
+// Tests are the tests of a test binary that uses fake plugins:
+//
+//	func TestMain(m *testing.M) { os.Exit(privhost.Main(fakeplugin.Tests{M: m})) }
+type Tests struct {
+	M interface{ Run() int }
 }
 
-// Install installs fake plugins of the given types in a directory.
+// Run runs the tests, and removes the program that Install has built for them. With the race detector,
+// processes that the tests start do not sleep for a second before they exit.
+func (t Tests) Run() int {
+	os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE"))
+	program.running = true
+	status := t.M.Run()
+	if program.dir != "" {
+		_ = os.RemoveAll(program.dir)
+	}
+	return status
+}
+
+// program is the plugin. It is a program of its own because a test binary with the race detector takes
+// several times as long to start.
+var program struct {
+	running bool
+	once    sync.Once
+	dir     string
+	err     error
+}
+
+// build builds the plugin in a temporary directory, once.
+func build() (path string, err error) {
+	program.once.Do(func() {
+		if !program.running {
+			program.err = errors.New("TestMain does not run fakeplugin.Tests")
+			return
+		}
+		if program.dir, program.err = os.MkdirTemp("", "allocnet-fakeplugin-"); program.err != nil {
+			return
+		}
+		c := exec.Command("go", "build", "-o", program.dir, "github.com/allocnet/allocnet/internal/testing/fakeplugin/plugin")
+		c.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := c.CombinedOutput(); err != nil {
+			program.err = fmt.Errorf("build the fake plugin: %w: %s", err, out)
+		}
+	})
+	return filepath.Join(program.dir, "plugin"), program.err
+}
+
+// Install installs fake plugins of the given types in a directory, as links to a program that exists until
+// the tests have ended.
 func Install(dir string, types ...string) error {
-	self, err := os.Executable()
+	if len(types) == 0 {
+		return nil
+	}
+	plugin, err := build()
 	if err != nil {
 		return err
 	}
@@ -76,7 +108,7 @@ func Install(dir string, types ...string) error {
 		return err
 	}
 	for _, t := range types {
-		if err := os.Symlink(self, filepath.Join(dir, t)); err != nil {
+		if err := os.Symlink(plugin, filepath.Join(dir, t)); err != nil {
 			return err
 		}
 	}
@@ -108,96 +140,4 @@ func Commands(log string) ([]string, error) {
 		commands = append(commands, c.Type+" "+c.Command)
 	}
 	return commands, err
-}
-
-func run(command string) error {
-	stdin, err := io.ReadAll(os.Stdin)
-	if err != nil {
-		return err
-	}
-	if command == "VERSION" {
-		_, err := fmt.Print(`{"cniVersion":"1.1.0","supportedVersions":["0.3.0","0.3.1","0.4.0","1.0.0","1.1.0"]}`)
-		return err
-	}
-	var conf struct {
-		Type       string          `json:"type"`
-		CNIVersion string          `json:"cniVersion"`
-		PrevResult json.RawMessage `json:"prevResult"`
-		Fake       Config          `json:"fake"`
-	}
-	if err := json.Unmarshal(stdin, &conf); err != nil {
-		return err
-	}
-	before, err := Commands(conf.Fake.Log)
-	if err != nil {
-		return err
-	}
-	if err := logCall(conf.Fake.Log, conf.Type, stdin); err != nil {
-		return err
-	}
-	b := conf.Fake.On[command]
-	if b.Only > 0 && strings.Count(strings.Join(before, "\n"), conf.Type+" "+command) >= b.Only {
-		b = Behaviour{Result: b.Result}
-	}
-	if b.Result == nil {
-		b.Result = conf.PrevResult
-	}
-	return b.act(command, conf.CNIVersion)
-}
-
-func (b Behaviour) act(command, version string) error {
-	if b.Grandchild {
-		c := exec.Command("/proc/self/exe")
-		c.Env = append(os.Environ(), sleeper+"=1")
-		c.Stdout = os.Stdout
-		if err := c.Start(); err != nil {
-			return err
-		}
-	}
-	if b.KillGroup {
-		_ = syscall.Kill(0, syscall.SIGKILL)
-	}
-	if b.Hang {
-		hang()
-	}
-	fmt.Fprint(os.Stderr, b.Stderr)
-	switch {
-	case b.Stdout != "":
-		fmt.Print(strings.Repeat(b.Stdout, max(b.Repeat, 1)))
-	case b.Code != 0 || b.Msg != "":
-		json.NewEncoder(os.Stdout).Encode(map[string]any{"cniVersion": version, "code": b.Code, "msg": b.Msg})
-		os.Exit(1)
-	case b.Exit == 0 && command == "ADD":
-		fmt.Print(string(b.Result))
-	}
-	os.Exit(b.Exit)
-	return nil
-}
-
-func logCall(log, pluginType string, stdin []byte) error {
-	f, err := os.OpenFile(log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return json.NewEncoder(f).Encode(Call{
-		Type: pluginType, Command: os.Getenv("CNI_COMMAND"), ID: os.Getenv("CNI_CONTAINERID"),
-		Netns: os.Getenv("CNI_NETNS"), IfName: os.Getenv("CNI_IFNAME"), Args: os.Getenv("CNI_ARGS"),
-		PID: os.Getpid(), Inode: inode(os.Getenv("CNI_NETNS")), Stdin: stdin,
-	})
-}
-
-func inode(path string) uint64 {
-	var stat syscall.Stat_t
-	if syscall.Stat(path, &stat) != nil {
-		return 0
-	}
-	return stat.Ino
-}
-
-// hang blocks forever in a way that the runtime does not report as a deadlock.
-func hang() {
-	for {
-		syscall.Pause()
-	}
 }

@@ -23,13 +23,12 @@ var PluginDir string
 type Roles map[string]func()
 
 // Main runs the tests of a package on a private host, and returns the exit
-// status. Call it in TestMain. A process that an engine starts as a plugin is
+// status. Call it in TestMain. A process that an engine starts as a native plugin is
 // that plugin, and one that a test starts for a role has that role.
 func Main(m *testing.M, roles Roles) int {
 	if name := filepath.Base(os.Args[0]); builtin.Plugins[name] != nil {
 		return sdk.Main(name, builtin.Plugins, builtin.Versions)
 	}
-	fakeplugin.Main()
 	for variable, role := range roles {
 		if os.Getenv(variable) != "" {
 			role()
@@ -40,7 +39,7 @@ func Main(m *testing.M, roles Roles) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	return privhost.Main(m)
+	return privhost.Main(fakeplugin.Tests{M: m})
 }
 
 // DropIns returns a directory with the native plugins as binaries, and with

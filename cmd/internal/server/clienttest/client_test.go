@@ -27,8 +27,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	fakeplugin.Main()
-	os.Exit(privhost.Main(m))
+	os.Exit(privhost.Main(fakeplugin.Tests{M: m}))
 }
 
 // host is a configurator with fake plugins on a private host.
