@@ -98,7 +98,7 @@ func TestCreateVeth(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, port.Hairpin)
 	require.True(t, port.Isolated)
-	up, err := h.IsOperational(v.Name)
+	up, err := h.AreOperational(v.Name)
 	require.NoError(t, err)
 	require.False(t, up, "its peer is down")
 
@@ -122,7 +122,7 @@ func TestCreateVeth(t *testing.T) {
 	require.Equal(t, "1", sysctl(t, s, "net/ipv4/conf/eth0/arp_notify"))
 	require.Equal(t, "0", sysctl(t, s, "net/ipv4/conf/eth0/arp_accept"))
 	require.Eventually(t, func() bool {
-		up, err := h.IsOperational(v.Name)
+		up, err := h.AreOperational(v.Name)
 		return err == nil && up
 	}, waitTime, pollTime)
 

@@ -2,6 +2,7 @@ package rtnl
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -148,18 +149,31 @@ func linkInquiry(r *sock.Requests, index int) {
 	r.Uint32(unix.IFLA_EXT_MASK, skipStats)
 }
 
-// IsOperational reports whether a link of the host carries traffic: its operational
-// state is up (RFC 2863). For a bridge port that means that the bridge forwards.
-func (h *Host) IsOperational(name string) (up bool, err error) {
-	err = get(&h.conns, byName(name), func(answer []byte) {
-		sock.EachAttribute(sock.After(unix.SizeofIfInfomsg, answer), func(kind uint16, value []byte) {
-			up = up || kind == unix.IFLA_OPERSTATE && len(value) > 0 && netlink.LinkOperState(value[0]) == netlink.OperUp
+// AreOperational reports whether links of the host carry traffic: the operational state of all is
+// up (RFC 2863). For a bridge port that means that the bridge forwards, and for a bridge that it has
+// such a port: without one the kernel drops what the host itself sends through the bridge. To ask for
+// the state of a link makes recent kernels update it at once.
+func (h *Host) AreOperational(names ...string) (bool, error) {
+	up := 0
+	var failed error
+	err := sock.Build(func(r *sock.Requests) {
+		for _, name := range names {
+			byName(name)(r)
+		}
+	}, func(r *sock.Requests) error {
+		return h.conns.Exchange(context.Background(), r, func(i int, answer []byte, err error) {
+			if err != nil {
+				failed = errors.Join(failed, fmt.Errorf("find link %q: %w", names[i], err))
+				return
+			}
+			sock.EachAttribute(sock.After(unix.SizeofIfInfomsg, answer), func(kind uint16, value []byte) {
+				if kind == unix.IFLA_OPERSTATE && len(value) > 0 && netlink.LinkOperState(value[0]) == netlink.OperUp {
+					up++
+				}
+			})
 		})
 	})
-	if err != nil {
-		return false, fmt.Errorf("find link %q: %w", name, err)
-	}
-	return up, nil
+	return up == len(names), errors.Join(err, failed)
 }
 
 // SetUp brings a link up. Except for the loopback link, it also sets arp_notify:

@@ -73,7 +73,7 @@ func TestDropMulticast(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, s.SetUp(peer))
 	require.Eventually(t, func() (up bool) {
-		up, err = h.IsOperational(v.Name)
+		up, err = h.AreOperational(v.Name)
 		return err == nil && up
 	}, waitTime, pollTime)
 	routes := func() string {
@@ -90,6 +90,35 @@ func TestDropMulticast(t *testing.T) {
 	}
 }
 
+// TestBridgeIsOperational: a bridge has a carrier when it and its port are operational. The kernel
+// notices that in the background, unless it is asked for the state of the bridge.
+func TestBridgeIsOperational(t *testing.T) {
+	h := open(t)
+	bridge := addBridge(t, h, "brup")
+	for i := range 20 {
+		name := fmt.Sprintf("b%d", i)
+		s, v := newSandbox(t, name), veth(name)
+		v.Master = bridge
+		require.NoError(t, h.CreateVeth(v, s))
+		require.NoError(t, s.SetUp(v.PeerIndex))
+		require.Eventually(t, func() bool {
+			up, err := h.AreOperational(v.Name, "brup")
+			return err == nil && up
+		}, waitTime, pollTime)
+		state, err := os.ReadFile("/sys/class/net/brup/operstate")
+		require.NoError(t, err)
+		require.Equal(t, "up\n", string(state), "round %d", i)
+		_, err = h.DeleteLink(t.Context(), v.Name)
+		require.NoError(t, err)
+		require.Eventually(t, func() bool {
+			up, err := h.AreOperational("brup")
+			return err == nil && !up
+		}, waitTime, pollTime)
+	}
+	_, err := h.AreOperational("brup", "absent")
+	require.ErrorContains(t, err, `find link "absent"`)
+}
+
 // TestDropMulticastAtOnce: the route is not made after it was removed, although the kernel
 // notices the carrier of a link in the background. That needs Linux 6.8.
 func TestDropMulticastAtOnce(t *testing.T) {
@@ -103,7 +132,7 @@ func TestDropMulticastAtOnce(t *testing.T) {
 		changes.DropMulticast(v.Index)
 		require.NoError(t, h.Apply(&changes))
 		require.Eventually(t, func() bool {
-			up, err := h.IsOperational(v.Name)
+			up, err := h.AreOperational(v.Name)
 			return err == nil && up
 		}, waitTime, pollTime)
 	}

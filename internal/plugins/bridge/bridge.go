@@ -221,9 +221,9 @@ const (
 	portPoll = 2 * time.Millisecond
 )
 
-// awaitPort waits until the bridge forwards through the new port. The kernel
-// enables forwarding when it has noticed that both ends are up. Recent kernels
-// check that immediately when the state of the link is requested.
+// awaitPort waits until the bridge forwards through the new port, and the host sends through the
+// bridge, which has no carrier before its first port. The kernel does both when it has noticed
+// that the ends of the veth are up. The port is asked for first: its state changes that of the bridge.
 func (a *addition) awaitPort(ctx context.Context) error {
 	if a.DisableContainerInterface {
 		return nil
@@ -231,7 +231,7 @@ func (a *addition) awaitPort(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, portTime)
 	defer cancel()
 	for {
-		up, err := a.args.Host.Kernel.IsOperational(a.veth.Name)
+		up, err := a.args.Host.Kernel.AreOperational(a.veth.Name, a.Bridge)
 		if err != nil {
 			return err
 		}

@@ -144,7 +144,7 @@ func configure(t testing.TB, link netlink.Link, addresses ...string) {
 func (h *testHost) await(link string) {
 	h.t.Helper()
 	require.Eventually(h.t, func() bool {
-		up, err := h.host.Kernel.IsOperational(link)
+		up, err := h.host.Kernel.AreOperational(link)
 		return err == nil && up
 	}, timeout, time.Millisecond)
 }
