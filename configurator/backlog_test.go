@@ -74,6 +74,7 @@ func TestTeardownAcknowledged(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, record.Deleting, r.Phase)
 	require.True(t, r.Acknowledged)
+	require.ErrorIs(t, h.Check(t.Context(), Allocation{ID: "a"}), ErrNotFound)
 	require.Empty(t, r.Ports)
 	requireNoElements(t, "a")
 	require.NotNil(t, h.linkOf("a"))

@@ -65,6 +65,9 @@ func (c *Configurator) check(ctx context.Context, a Allocation, repairs bool) er
 	if err != nil {
 		return err
 	}
+	if r.Acknowledged { // its Teardown has returned
+		return fmt.Errorf("allocation %q: %w", a.ID, ErrNotFound)
+	}
 	p := c.planOf(r)
 	if err = c.checkRecord(ctx, p); !repairs || !errors.Is(err, ErrUnhealthy) {
 		return err

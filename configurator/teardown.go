@@ -265,6 +265,27 @@ func (c *Configurator) planWithoutRecord(a Allocation) *plan {
 // forceTimeout bounds the cleanup after the context of the caller has ended.
 const forceTimeout = 3 * time.Second
 
+// withForceTimeout returns a context that ends forceTimeout after ctx has ended, or forceTimeout from now if
+// it has ended already.
+func withForceTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
+	longer := context.WithoutCancel(ctx)
+	if ctx.Err() != nil {
+		return context.WithTimeout(longer, forceTimeout)
+	}
+	var cancel context.CancelFunc
+	if deadline, ok := ctx.Deadline(); ok {
+		longer, cancel = context.WithDeadline(longer, deadline.Add(forceTimeout))
+	} else {
+		longer, cancel = context.WithCancel(longer)
+	}
+	stop := context.AfterFunc(ctx, func() {
+		if errors.Is(ctx.Err(), context.Canceled) {
+			time.AfterFunc(forceTimeout, cancel)
+		}
+	})
+	return longer, func() { stop(); cancel() }
+}
+
 // detach removes the networks of an allocation. A nil error means that nothing is left; any
 // other error is ErrIncomplete and joins all causes.
 func (c *Configurator) detach(ctx context.Context, p *plan) error {
@@ -283,11 +304,8 @@ func (c *Configurator) detachAfter(ctx context.Context, p *plan, addErr error) e
 	}
 	knowErr := c.recordAddresses(ctx, p)
 	delErr := errors.Join(knowErr, c.step(ctx, StepDel, p.Record, func(ctx context.Context) error { return c.del(ctx, p) }))
-	if ctx.Err() != nil {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), forceTimeout)
-		defer cancel()
-	}
+	ctx, cancel := withForceTimeout(ctx)
+	defer cancel()
 	if delErr == nil && p.Phase == record.Ready && c.runsInProcess(p) {
 		return nil // every object is known, and the kernel has acknowledged its removal
 	}

@@ -1,6 +1,7 @@
 package configurator
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -29,6 +30,42 @@ func TestTeardownOfWhatWasNeverSetUp(t *testing.T) {
 	_, err := h.Get(t.Context(), "never")
 	require.ErrorIs(t, err, ErrNotFound)
 	require.ErrorIs(t, h.Teardown(t.Context(), Allocation{ID: "../../x"}), ErrInvalidAllocation)
+}
+
+// duringAudit calls a function when the search for leftovers begins.
+type duringAudit struct {
+	observed
+	do func()
+}
+
+func (o *duringAudit) Begin(ctx context.Context, s Step) context.Context {
+	if s.Name == StepAudit {
+		o.do()
+	}
+	return o.observed.Begin(ctx, s)
+}
+
+// TestContextEndsDuringAudit: the search for leftovers has some seconds after the end of the context.
+func TestContextEndsDuringAudit(t *testing.T) {
+	for name, timeout := range map[string]time.Duration{"deadline": 3 * time.Second, "cancel": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			o := &duringAudit{}
+			h := newTestHost(t, func(c *Config) { c.Observer = o })
+			h.network("net", "1.0.0", adds())
+			_, err := h.Setup(t.Context(), h.alloc("a"))
+			require.NoError(t, err)
+			ctx, cancel := context.WithTimeout(t.Context(), timeout)
+			defer cancel()
+			o.do = func() {
+				if name == "cancel" {
+					cancel()
+				}
+				<-ctx.Done()
+			}
+			require.NoError(t, h.Teardown(ctx, Allocation{ID: "a"}))
+			h.requireNoRecords()
+		})
+	}
 }
 
 func TestTeardownWhenThingsAreGone(t *testing.T) {

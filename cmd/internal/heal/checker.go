@@ -74,7 +74,7 @@ const (
 	// divisor: those of plugin binaries take long.
 	share     = 20
 	firstBusy = 100 * time.Millisecond
-	lastBusy  = 10 * time.Second
+	lastBusy  = time.Second // of a client that checks it again and again, an allocation is rarely free
 	maxQueue  = 100_000
 )
 
