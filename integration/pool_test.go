@@ -189,8 +189,8 @@ func testPoolKilled(t *testing.T, main string) {
 	require.NoError(t, err)
 	rnd := rand.New(rand.NewPCG(testbed.CampaignSeed(t), 0))
 	removed, taken, rounds := 0, 0, testbed.CampaignSize(15, 200)
-	for i := 0; i < rounds || taken == 0 && i < 4*rounds; i++ {
-		most := 80 * time.Millisecond << (i / rounds) // on a busy host, a Setup comes later
+	for i := 0; i < rounds || taken == 0 && i < 8*rounds; i++ {
+		most := 80 * time.Millisecond << min(i/rounds, 5) // on a busy host, a Setup comes later
 		if h.KillLoop(configurator.Allocation{ID: poolLoopID}, time.Duration(rnd.Int64N(int64(most)))) == testbed.Acknowledged {
 			taken++
 		}

@@ -321,8 +321,9 @@ var (
 	containers = regexp.MustCompile(`(?m)^ *"containerID": "same",?\n|^ *"container": "same",?\n`)
 	// unordered matches the headings of lists in any order.
 	unordered = regexp.MustCompile(`sysctls|route|ruleset`)
-	// later matches routes that the kernel makes or removes some time after the link.
-	later = regexp.MustCompile(`^multicast ff00::/8|LINK-LOCAL.* dev up0|fe80::.* dev up0`)
+	// later matches routes that the kernel makes or removes some time after the link, or after duplicate
+	// address detection.
+	later = regexp.MustCompile(`^multicast ff00::/8|LINK-LOCAL.* dev up0|fe80::.* dev up0|^local LINK-LOCAL`)
 	macs  = regexp.MustCompile(`\b([0-9a-f]{2}:){5}[0-9a-f]{2}\b`)
 	local = regexp.MustCompile(`\bfe80::[0-9a-f:]+`)
 )
