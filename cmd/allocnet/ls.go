@@ -43,7 +43,7 @@ accept the short form.`,
 	c.MarkFlagsMutuallyExclusive("quiet", "wide")
 	c.MarkFlagsMutuallyExclusive("quiet", "output")
 	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"wide", "json", "name"}, cobra.ShellCompDirectiveNoFileComp))
-	_ = c.RegisterFlagCompletionFunc("filter", cobra.NoFileCompletions)
+	_ = c.RegisterFlagCompletionFunc("filter", a.completeFilter)
 	return c
 }
 

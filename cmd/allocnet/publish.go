@@ -28,11 +28,12 @@ With hostPort 0, each call picks another free host port.
   allocnet publish web 8080:81/tcp --unpublish 8080/tcp`,
 		Annotations:       changing(map[string]string{}),
 		Args:              cobra.MinimumNArgs(2),
-		ValidArgsFunction: a.completeIDs,
+		ValidArgsFunction: a.completeAfterID(nothing),
 		RunE:              func(c *cobra.Command, args []string) error { return a.update(c, args[0], revision, args[1:], gone) },
 	}
 	c.Flags().StringArrayVar(&gone, "unpublish", nil, "host port that is published no longer, in the same transaction; may be repeated")
 	c.Flags().StringVar(&revision, "revision", "", "revision that the allocation must have")
+	_ = c.RegisterFlagCompletionFunc("unpublish", a.completeValues(hostPorts))
 	return c
 }
 
@@ -48,7 +49,7 @@ without a host IP, it ends on every address, and without a protocol, for every o
 		Example:           `  allocnet unpublish web 8443/tcp`,
 		Annotations:       changing(map[string]string{namedBy: "publish"}),
 		Args:              cobra.MinimumNArgs(2),
-		ValidArgsFunction: a.completeIDs,
+		ValidArgsFunction: a.completeAfterID(hostPorts),
 		RunE:              func(c *cobra.Command, args []string) error { return a.update(c, args[0], revision, nil, args[1:]) },
 	}
 	c.Flags().StringVar(&revision, "revision", "", "revision that the allocation must have")
