@@ -28,7 +28,7 @@ Each line has the time and the number of the event. With --json it is one object
 events.`,
 		Example: `  allocnet events
   allocnet events --json | jq -c 'select(.type == "forced")'`,
-		Args:              cobra.NoArgs,
+		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(c *cobra.Command, _ []string) error { return a.events(c, after) },
 	}

@@ -54,7 +54,7 @@ longer exist.`,
   ctr containers ls -q | sed 's/^/default-/' |
     allocnet gc --scope cni//allocnetd --live-from -
   allocnet gc --none --destroy`,
-		Args:              cobra.NoArgs,
+		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(c *cobra.Command, _ []string) error { return a.gc(c, &f) },
 	}

@@ -31,7 +31,7 @@ func newLs(a *app) *cobra.Command {
 accept the short form.`,
 		Example: `  allocnet ls --filter network=web --filter state=ready
   allocnet ls --quiet --filter label=app=web`,
-		Args:              cobra.NoArgs,
+		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(c *cobra.Command, _ []string) error { return a.ls(c.Context(), &f) },
 	}
