@@ -353,6 +353,9 @@ func TestNextStepOfValues(t *testing.T) {
 		{[]string{"setup", "db", "--port", ":80"}, `host port "" must be 1 to 65535, or 0 for a free host port; an example is http=`, "usage: allocnet setup"},
 		{[]string{"unpublish", "web", "abc"}, `^port to unpublish: host port "abc" must be 1 to 65535; an example is 8443/tcp$`, "usage: allocnet unpublish"},
 		{[]string{"publish", "web", "80", "--unpublish", "80/xtp"}, `^port to unpublish: protocol "xtp" must be tcp, udp or sctp; an example is 8443/tcp$`, "usage: allocnet publish"},
+		{[]string{"attach", "web", "allocnet"}, "attached to it already$", "there is nothing to do: `allocnet inspect web` shows"},
+		{[]string{"set", "web", "--label", "=x"}, `label "": the key must be`, "write the label as KEY=VALUE, as in tier=front"},
+		{[]string{"setup", "db", "--create", "--label", "a/=x"}, `label "a/": the key must be`, "write the label as KEY=VALUE, as in tier=front"},
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
 			report := w.run(append(c.args, "--json")...).failure(t, exitUsage)
