@@ -366,3 +366,14 @@ func TestNextStepOfValues(t *testing.T) {
 	}
 	w.run("teardown", "web").ok(t)
 }
+
+// TestNoStateDir: a misspelt --state-dir is not taken for a host without allocations.
+func TestNoStateDir(t *testing.T) {
+	dir := t.TempDir()
+	require.Equal(t, "nothing is set up: the directory "+dir+"/no of --state-dir does not exist\n", runWith("", "ls", "--state-dir", dir+"/no").errOut)
+	require.Equal(t, "nothing is set up in "+dir+"\n", runWith("", "ls", "--state-dir", dir).errOut)
+	require.NoDirExists(t, dir+"/no")
+	got := runWith("", "ls", "--json", "--state-dir", dir+"/no")
+	require.JSONEq(t, "[]", got.ok(t))
+	require.JSONEq(t, `{"warning": "the directory `+dir+`/no of --state-dir does not exist"}`, got.errOut)
+}
