@@ -24,13 +24,18 @@ const example = "http=127.0.0.1:8080:80/tcp"
 //	9000-9010:80-90/sctp
 //	0:80
 //
-// Host port 0 stands for one that Setup picks. Mappings accepts every other port that Parse
-// returns. The error names the invalid part
-// and shows an example.
+// Without a protocol, a port is published for TCP and UDP. Host port 0 stands for one that
+// Setup picks. Mappings accepts every other port that Parse returns. The error names the
+// invalid part and shows an example; the error that it wraps only names the part.
 func Parse(s string) (Port, error) {
 	p, err := parsePort(s)
 	if err != nil {
-		return Port{}, fmt.Errorf("parse port %q: %w; an example is %s", s, err, example)
+		var number *numberError
+		also := ""
+		if errors.As(err, &number) && number.part == hostPortPart {
+			also = ", or 0 for a free host port"
+		}
+		return Port{}, fmt.Errorf("parse port %q: %w%s; an example is %s", s, err, also, example)
 	}
 	return p, nil
 }
@@ -133,12 +138,23 @@ func looksLikeAddress(s string) bool {
 // unnumbered stands for a host port that is picked later.
 const unnumbered = "0"
 
+// hostPortPart is the part of a port in errors that also accepts unnumbered.
+const hostPortPart = "host port"
+
+// numberError is the error of a number that is not one of a port.
+type numberError struct{ part, text string }
+
+func (e *numberError) Error() string { return fmt.Sprintf("%s %q %s", e.part, e.text, wantPort) }
+
 // parsePorts reads hostPort[-endPort][:containerPort[-endPort]] into p.
 func parsePorts(p Port, s string) (Port, error) {
 	host, container, found := strings.Cut(s, ":")
 	value, count, err := 0, 1, error(nil)
-	if host != unnumbered {
-		value, count, err = parseRange("host port", host)
+	switch {
+	case strings.HasPrefix(host, unnumbered+"-"):
+		err = fmt.Errorf("host port %q must not be a range: 0 stands for one free host port", host)
+	case host != unnumbered:
+		value, count, err = parseRange(hostPortPart, host)
 	}
 	if err != nil {
 		return p, err
@@ -180,7 +196,7 @@ func parseRange(part, s string) (first, count int, err error) {
 func parseNumber(part, s string) (int, error) {
 	n, err := strconv.ParseUint(s, 10, 16)
 	if err != nil || n == 0 {
-		return 0, fmt.Errorf("%s %q %s", part, s, wantPort)
+		return 0, &numberError{part, s}
 	}
 	return int(n), nil
 }

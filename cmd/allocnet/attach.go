@@ -22,7 +22,7 @@ the one that setup, inspect or an earlier change printed with --json.`,
   allocnet attach web storage --interface data0`,
 		Annotations:       changing(map[string]string{namedBy: "networks"}),
 		Args:              cobra.ExactArgs(2),
-		ValidArgsFunction: a.completeIDs,
+		ValidArgsFunction: a.completeAfterID(a.otherNetworks),
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.reattach(c, args[0], func(s allocnet.Service, id string) (*configurator.Status, error) {
 				return s.Attach(c.Context(), id, args[1], o)
@@ -44,7 +44,7 @@ network of an allocation, and one that publishes its host ports, cannot be remov
 		Example:           `  allocnet detach web eth1`,
 		Annotations:       changing(map[string]string{namedBy: "networks"}),
 		Args:              cobra.ExactArgs(2),
-		ValidArgsFunction: a.completeIDs,
+		ValidArgsFunction: a.completeAfterID(addedInterfaces),
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.reattach(c, args[0], func(s allocnet.Service, id string) (*configurator.Status, error) {
 				return s.Detach(c.Context(), id, args[1], revision)

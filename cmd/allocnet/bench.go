@@ -36,7 +36,7 @@ It runs in private namespaces: nothing on this host changes, and no root is need
 The networks are routed (ptp), without IPv6. --engine and --network have no effect.`,
 		Example: `  allocnet bench --chart bench.svg
   allocnet bench --json | jq '.measures[] | select(.what == "ADD, ptp")'`,
-		Args:              cobra.NoArgs,
+		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(c *cobra.Command, _ []string) error { return a.bench(c.Context(), o) },
 	}

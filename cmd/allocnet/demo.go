@@ -28,7 +28,7 @@ By default the demo runs in private namespaces: nothing on this host changes, an
 root is needed. --engine exec needs the plugin binaries and iptables.
 
 With --json every step is a line of JSON.`,
-		Args:              cobra.NoArgs,
+		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(c *cobra.Command, _ []string) error { return a.demo(c.Context(), onHost) },
 	}

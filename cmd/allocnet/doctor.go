@@ -37,7 +37,7 @@ func newDoctor(a *app) *cobra.Command {
   allocnet doctor --fix
   allocnet doctor --json | jq -r '.findings[] | "\(.id) \(.repair)"'`,
 		Annotations:       exits("something was found (with --fix: something is left)"),
-		Args:              cobra.NoArgs,
+		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(c *cobra.Command, _ []string) error { return a.doctor(c.Context(), fix) },
 	}

@@ -337,3 +337,43 @@ func TestErrorsAreBounded(t *testing.T) {
 	require.Len(t, lines, 65)
 	require.Equal(t, "... and 452 more lines", lines[64])
 }
+
+// TestNextStepOfValues: if a value of a valid command line is refused, the message shows the form
+// of this command, and the hint the next step.
+func TestNextStepOfValues(t *testing.T) {
+	w := newWorkspace(t)
+	w.sandbox("web")
+	w.run("setup", "web", "--network", "allocnet").ok(t)
+	for _, c := range []struct {
+		args        []string
+		error, hint string
+	}{
+		{[]string{"publish", "web", "0-5:80/tcp"}, `^parse port "0-5:80/tcp": host port "0-5" must not be a range: 0 stands for one free host port; an example is http=`, "usage: allocnet publish"},
+		{[]string{"publish", "web", "abc"}, `^parse port "abc": host port "abc" must be 1 to 65535, or 0 for a free host port; an example is http=`, "usage: allocnet publish"},
+		{[]string{"setup", "db", "--port", ":80"}, `host port "" must be 1 to 65535, or 0 for a free host port; an example is http=`, "usage: allocnet setup"},
+		{[]string{"unpublish", "web", "abc"}, `^port to unpublish: host port "abc" must be 1 to 65535; an example is 8443/tcp$`, "usage: allocnet unpublish"},
+		{[]string{"publish", "web", "80", "--unpublish", "80/xtp"}, `^port to unpublish: protocol "xtp" must be tcp, udp or sctp; an example is 8443/tcp$`, "usage: allocnet publish"},
+		{[]string{"attach", "web", "allocnet"}, "attached to it already$", "there is nothing to do: `allocnet inspect web` shows"},
+		{[]string{"set", "web", "--label", "=x"}, `label "": the key must be`, "write the label as KEY=VALUE, as in tier=front"},
+		{[]string{"setup", "db", "--create", "--label", "a/=x"}, `label "a/": the key must be`, "write the label as KEY=VALUE, as in tier=front"},
+	} {
+		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
+			report := w.run(append(c.args, "--json")...).failure(t, exitUsage)
+			require.Equal(t, "invalid", report.Kind)
+			require.Regexp(t, c.error, report.Error)
+			require.Contains(t, report.Hint, c.hint)
+		})
+	}
+	w.run("teardown", "web").ok(t)
+}
+
+// TestNoStateDir: a misspelt --state-dir is not taken for a host without allocations.
+func TestNoStateDir(t *testing.T) {
+	dir := t.TempDir()
+	require.Equal(t, "nothing is set up: the directory "+dir+"/no of --state-dir does not exist\n", runWith("", "ls", "--state-dir", dir+"/no").errOut)
+	require.Equal(t, "nothing is set up in "+dir+"\n", runWith("", "ls", "--state-dir", dir).errOut)
+	require.NoDirExists(t, dir+"/no")
+	got := runWith("", "ls", "--json", "--state-dir", dir+"/no")
+	require.JSONEq(t, "[]", got.ok(t))
+	require.JSONEq(t, `{"warning": "the directory `+dir+`/no of --state-dir does not exist"}`, got.errOut)
+}

@@ -25,14 +25,14 @@ their durations, removals by force, repairs, reloads, changes of the networks.
 
 Each line has the time and the number of the event. With --json it is one object.
 --after continues after the event with that number, as far back as the daemon keeps
-events.`,
+events. Without it, or with 0, only new events are printed.`,
 		Example: `  allocnet events
   allocnet events --json | jq -c 'select(.type == "forced")'`,
-		Args:              cobra.NoArgs,
+		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(c *cobra.Command, _ []string) error { return a.events(c, after) },
 	}
-	c.Flags().Uint64Var(&after, "after", 0, "number of the last known event")
+	c.Flags().Uint64Var(&after, "after", 0, "number of the last known event (default: new events only)")
 	return c
 }
 

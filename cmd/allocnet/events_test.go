@@ -75,6 +75,7 @@ func TestEvents(t *testing.T) {
 		require.Regexp(t, fmt.Sprintf(`^\d\d:\d\d:\d\d\.000  %d  `, i+1)+regexp.QuoteMeta(publishedEvents[i].text)+"$", line)
 	}
 	require.Len(t, strings.Split(runWith("", "events", "--socket", socket, "--after", "9").out, "\n"), len(publishedEvents)-9+1)
+	require.Contains(t, runWith("", "events", "--help").ok(t), "or with 0, only new events are printed")
 }
 
 // TestEventsAsJSON checks that --json prints each event as the daemon sends it.

@@ -51,6 +51,14 @@ func oneID(_ *cobra.Command, args []string) error {
 	return nil
 }
 
+// noArgs validates the arguments of commands that take none and have no subcommands.
+func noArgs(c *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usagef("unexpected argument %q: %s takes no arguments", args[0], c.CommandPath())
+	}
+	return nil
+}
+
 // usableID returns ErrInvalidAllocation for an invalid ID. Nothing may be derived from
 // such an ID.
 func usableID(ctx context.Context, conf allocnet.Service, id string) error {

@@ -37,19 +37,28 @@ func newGC(a *app) *cobra.Command {
 		Long: `Remove every allocation that is not named as live, and run CNI GC, which removes
 attachments without a record. To remove every allocation, pass --none. Allocations
 with a scope stay, such as those that runtimes made through CNI. With --scope only
-those of that scope are removed, and CNI GC is not run.
+those of that scope are removed, and CNI GC is not run; ` + "`allocnet ls --wide`" + ` shows
+the scopes.
+
+A live ID is the ID of an allocation, or that of a container as its runtime passed it
+to CNI, which keeps all its interfaces: ctr passes NAMESPACE-NAME. An ID that matches
+nothing causes a warning. If it may be the name or the beginning of the ID of an
+allocation that would be removed, or if no ID matches anything, nothing is removed and
+the exit code is 2.
 
 --destroy also destroys their network namespaces in ` + sandbox.DefaultDir + `, where setup
 --create makes them, and those that setup --create made for allocations that no
 longer exist.`,
 		Example: `  allocnet gc --live web --live db --dry-run
-  my-runtime ps --quiet | allocnet gc --live-from -
+  podman ps --all --quiet | allocnet gc --scope cni/web --live-from -
+  ctr containers ls -q | sed 's/^/default-/' |
+    allocnet gc --scope cni//allocnetd --live-from -
   allocnet gc --none --destroy`,
-		Args:              cobra.NoArgs,
+		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(c *cobra.Command, _ []string) error { return a.gc(c, &f) },
 	}
-	c.Flags().StringSliceVar(&f.live, "live", nil, "ID of an allocation that stays; may be repeated")
+	c.Flags().StringSliceVar(&f.live, "live", nil, "ID of an allocation or container that stays; may be repeated")
 	c.Flags().StringVar(&f.liveFrom, "live-from", "", "file with an ID per line, or - for stdin")
 	c.Flags().BoolVar(&f.none, "none", false, "no allocation stays")
 	c.Flags().BoolVar(&f.dryRun, "dry-run", false, "only list what would be removed")
@@ -79,10 +88,15 @@ func (a *app) gc(c *cobra.Command, f *gcFlags) error {
 	if err != nil {
 		return err
 	}
-	if live, err = liveIDs(c.Context(), conf, live, f.scope); err != nil {
+	live, unknown, err := liveIDs(c.Context(), conf, live)
+	if err != nil {
 		return err
 	}
-	if err := a.warnOfUnknown(c.Context(), conf, live); err != nil {
+	scope := configurator.Scope{Name: f.scope, Live: live, DestroyNetns: f.destroy}
+	if a.flags.set.Changed("network") {
+		scope.Networks = a.flags.networks // otherwise the daemon uses its own networks
+	}
+	if err := a.requireKnown(c.Context(), conf, scope, unknown); err != nil {
 		return err
 	}
 	if f.scope == "" {
@@ -97,10 +111,6 @@ func (a *app) gc(c *cobra.Command, f *gcFlags) error {
 	collect := conf.GCScope
 	if f.dryRun {
 		collect = conf.PlanGC
-	}
-	scope := configurator.Scope{Name: f.scope, Live: live, DestroyNetns: f.destroy}
-	if a.flags.set.Changed("network") {
-		scope.Networks = a.flags.networks // otherwise the daemon uses its own networks
 	}
 	report, gcErr := collect(c.Context(), scope)
 	if report == nil {
@@ -200,20 +210,6 @@ func readIDs(in io.Reader) ([]string, error) {
 		ids = append(ids, line)
 	}
 	return ids, lines.Err()
-}
-
-// warnOfUnknown warns of live IDs that have no record and may be misspelt.
-func (a *app) warnOfUnknown(ctx context.Context, conf allocnet.Service, live []string) error {
-	for _, id := range live {
-		_, err := conf.Get(ctx, id)
-		switch {
-		case errors.Is(err, configurator.ErrInvalidAllocation):
-			return err
-		case errors.Is(err, configurator.ErrNotFound):
-			a.warn("live allocation %q is not set up", id)
-		}
-	}
-	return nil
 }
 
 // warnOfScoped warns that allocations stay because they have a scope. It counts those

@@ -174,6 +174,9 @@ var hints = []struct {
 		"`allocnet publish` and `unpublish` its host ports, and `allocnet teardown ID` removes it")},
 	{applies: isConflict, text: conflictHint},
 	{applies: saying(nil, "parse policy: ", "check policy: "), text: say("correct the policy at the place that the error names; `allocnet policy check FILE` checks it and changes nothing")},
+	{applies: saying(nil, "the key must be at most"), text: say("write the label as KEY=VALUE, as in tier=front, and KEY- for one to remove")},
+	{applies: saying(nil, "the allocation is attached to it already"), text: say(
+		"there is nothing to do: `allocnet inspect ID` shows the network and its interface")},
 	{applies: is(configurator.ErrUnhealthy), text: unhealthyHint},
 	{applies: is(errLeftovers), text: say("`allocnet cleanup --force` with the same IDs removes them")},
 	{applies: netnsMissing, text: say("create it first (ip netns add NAME)[--create|, or let setup --create do it]")},

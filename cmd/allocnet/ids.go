@@ -151,59 +151,6 @@ func (a *app) warnOfShort(ctx context.Context, conf allocnet.Service, id string)
 	}
 }
 
-// liveIDs returns the IDs of short forms. A short form that matches several attachments
-// of one container stands for all of them. A short form that is too short for an
-// allocation of the scope is an error, because gc would otherwise remove an allocation
-// that should stay.
-func liveIDs(ctx context.Context, conf allocnet.Service, given []string, scope string) ([]string, error) {
-	var live []string
-	var records []configurator.Record
-	for _, id := range given {
-		if _, err := conf.Get(ctx, id); !errors.Is(err, configurator.ErrNotFound) {
-			live = append(live, id)
-			continue
-		}
-		if records == nil {
-			records = recordsFor(ctx, conf, id)
-		}
-		found := standingFor(id, records, isPrefix(shownID))
-		for _, one := range found {
-			if container(one) != container(found[0]) {
-				return nil, ambiguous(id, found)
-			}
-		}
-		if len(found) == 0 {
-			if err := tooShort(id, records, scope); err != nil {
-				return nil, err
-			}
-			found = []string{id}
-		}
-		live = append(live, found...)
-	}
-	return live, nil
-}
-
-// tooShort returns the error of a live ID that is a prefix of allocations of a scope.
-func tooShort(id string, records []configurator.Record, scope string) error {
-	var concerned []configurator.Record
-	for _, r := range records {
-		if r.Scope == scope {
-			concerned = append(concerned, r)
-		}
-	}
-	found := standingFor(id, concerned, isPrefix(minPrefix))
-	if len(found) == 0 {
-		return nil
-	}
-	return stepError{usagef("live ID %q: too short for %s: %s", id, plural(len(found), "allocation"), strings.Join(found, ", ")), suggestion(found)}
-}
-
-// container returns the ID of a runtime without the interface.
-func container(id string) string {
-	digits, _, _ := runtimeID(id)
-	return digits
-}
-
 // naturally compares texts in natural order: numbers in them by value.
 func naturally(a, b string) int {
 	whole := strings.Compare(a, b)

@@ -3,6 +3,9 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -31,7 +34,7 @@ func newLs(a *app) *cobra.Command {
 accept the short form.`,
 		Example: `  allocnet ls --filter network=web --filter state=ready
   allocnet ls --quiet --filter label=app=web`,
-		Args:              cobra.NoArgs,
+		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(c *cobra.Command, _ []string) error { return a.ls(c.Context(), &f) },
 	}
@@ -43,7 +46,7 @@ accept the short form.`,
 	c.MarkFlagsMutuallyExclusive("quiet", "wide")
 	c.MarkFlagsMutuallyExclusive("quiet", "output")
 	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"wide", "json", "name"}, cobra.ShellCompDirectiveNoFileComp))
-	_ = c.RegisterFlagCompletionFunc("filter", cobra.NoFileCompletions)
+	_ = c.RegisterFlagCompletionFunc("filter", a.completeFilter)
 	return c
 }
 
@@ -96,12 +99,20 @@ func (a *app) ls(ctx context.Context, f *lsFlags) error {
 	if err != nil {
 		return err
 	}
+	missing := a.missingStateDir()
 	records, listErr := conf.List(ctx)
 	records = slices.DeleteFunc(records, func(r configurator.Record) bool { return !wanted.passes(&r) })
 	slices.SortFunc(records, func(x, y configurator.Record) int { return naturally(x.ID, y.ID) })
 	switch {
 	case len(records) == 0 && listErr != nil:
 		return listErr
+	case missing && (a.flags.json || f.quiet):
+		a.warn("%s", a.noStateDir())
+	case missing:
+		a.err.printf("nothing is set up: %s\n", a.noStateDir())
+		return nil
+	}
+	switch {
 	case a.flags.json:
 		return errors.Join(listErr, a.out.json(listedAll(ctx, conf, records)))
 	case f.quiet:
@@ -111,6 +122,17 @@ func (a *app) ls(ctx context.Context, f *lsFlags) error {
 		return listErr
 	}
 	return errors.Join(listErr, a.printList(ctx, conf, records, f))
+}
+
+// missingStateDir reports whether --state-dir names a directory that does not exist. The default
+// one does not exist before the first setup after a boot.
+func (a *app) missingStateDir() bool {
+	_, err := os.Stat(a.flags.stateDir)
+	return a.flags.set.Changed("state-dir") && errors.Is(err, fs.ErrNotExist)
+}
+
+func (a *app) noStateDir() string {
+	return fmt.Sprintf("the directory %s of --state-dir does not exist", a.flags.stateDir)
 }
 
 // printList prints records as a table, and warnings about plugins of their networks

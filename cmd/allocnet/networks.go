@@ -20,7 +20,7 @@ Skipped files are listed on stderr with the reason.
 
 Configurations whose plugin is allocnet itself, such as that of the daemon's manager,
 are not listed: they delegate to listed networks.`,
-		Args:              cobra.NoArgs,
+		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(c *cobra.Command, _ []string) error { return a.networks(c.Context()) },
 	}

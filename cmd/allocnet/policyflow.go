@@ -35,7 +35,7 @@ then "bridge: no link-local" or "bridge: no multicast or broadcast".`,
 		Example: `  allocnet policy explain web --to 10.0.0.7 tcp/443
   allocnet policy explain db --from web tcp/5432`,
 		Args:              cobra.ExactArgs(2),
-		ValidArgsFunction: a.completeIDs,
+		ValidArgsFunction: a.completeAfterID(nothing),
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.explain(c.Context(), args[0], to, from, args[1])
 		},

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+
 	"github.com/spf13/cobra"
 
 	"github.com/allocnet/allocnet"
@@ -22,17 +24,19 @@ func newPublish(a *app) *cobra.Command {
 		Short: "Publish host ports while an allocation runs (unpublish ends it)",
 		Long: `Publish host ports of an allocation that is set up. A PORT is written as for
 setup: [label=][hostIP:]hostPort[-endPort][:containerPort[-endPort]][/protocol[+protocol...]].
-With hostPort 0, each call picks another free host port.
+A port without a protocol is published for tcp and udp. With hostPort 0, each call
+picks another free host port.
 ` + changeNotes,
 		Example: `  allocnet publish web 8443:443/tcp
   allocnet publish web 8080:81/tcp --unpublish 8080/tcp`,
 		Annotations:       changing(map[string]string{}),
 		Args:              cobra.MinimumNArgs(2),
-		ValidArgsFunction: a.completeIDs,
+		ValidArgsFunction: a.completeAfterID(nothing),
 		RunE:              func(c *cobra.Command, args []string) error { return a.update(c, args[0], revision, args[1:], gone) },
 	}
 	c.Flags().StringArrayVar(&gone, "unpublish", nil, "host port that is published no longer, in the same transaction; may be repeated")
 	c.Flags().StringVar(&revision, "revision", "", "revision that the allocation must have")
+	_ = c.RegisterFlagCompletionFunc("unpublish", a.completeValues(hostPorts))
 	return c
 }
 
@@ -48,7 +52,7 @@ without a host IP, it ends on every address, and without a protocol, for every o
 		Example:           `  allocnet unpublish web 8443/tcp`,
 		Annotations:       changing(map[string]string{namedBy: "publish"}),
 		Args:              cobra.MinimumNArgs(2),
-		ValidArgsFunction: a.completeIDs,
+		ValidArgsFunction: a.completeAfterID(hostPorts),
 		RunE:              func(c *cobra.Command, args []string) error { return a.update(c, args[0], revision, nil, args[1:]) },
 	}
 	c.Flags().StringVar(&revision, "revision", "", "revision that the allocation must have")
@@ -60,10 +64,10 @@ func (a *app) update(c *cobra.Command, id, revision string, publish, unpublish [
 	change := configurator.Change{Revision: revision}
 	var err error
 	if change.Publish, err = parsePorts(publish); err != nil {
-		return err
+		return usagef("%w", err)
 	}
 	if change.Unpublish, err = parsePorts(unpublish); err != nil {
-		return err
+		return usagef("port to unpublish: %w; an example is 8443/tcp", errors.Unwrap(err)) // not the example of Parse
 	}
 	a.showStatus()
 	return a.change(c, id, func(s allocnet.Service, id string) (*configurator.Status, error) {
@@ -107,7 +111,7 @@ func parsePorts(texts []string) (ports []portmap.Port, err error) {
 	for _, text := range texts {
 		port, err := portmap.Parse(text)
 		if err != nil {
-			return nil, usagef("port %q: %w", text, err)
+			return nil, err
 		}
 		ports = append(ports, port)
 	}

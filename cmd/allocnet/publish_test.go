@@ -9,6 +9,12 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 )
 
+// TestPublishHelp: a port without a protocol opens two.
+func TestPublishHelp(t *testing.T) {
+	require.Contains(t, runWith("", "publish", "--help").ok(t), "A port without a protocol is published for tcp and udp.")
+	require.Contains(t, runWith("", "setup", "--help").ok(t), "without a protocol tcp and udp")
+}
+
 // TestPublish changes the host ports of an allocation that is set up, and says why if it cannot.
 func TestPublish(t *testing.T) {
 	w := newWorkspace(t)

@@ -20,7 +20,7 @@ func newReady(a *app) *cobra.Command {
 ready (CNI STATUS). If the daemon is running, it checks itself and all of its networks;
 those of --network must be among them.`,
 		Annotations:       exits("setup cannot be expected to work"),
-		Args:              cobra.NoArgs,
+		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(c *cobra.Command, _ []string) error { return a.ready(c) },
 	}

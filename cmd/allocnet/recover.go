@@ -19,7 +19,7 @@ allocation does. Allocations that are set up stay as they are. The command waits
 running operations.`,
 		Example: `  allocnet recover
   allocnet recover --scope my-scheduler --json`,
-		Args:              cobra.NoArgs,
+		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(c *cobra.Command, _ []string) error { return a.recover(c, scope) },
 	}

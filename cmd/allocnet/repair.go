@@ -31,7 +31,7 @@ have no record: they are neither restored nor reported. Nomad's jobs with mode =
   nft -f /etc/nftables.conf && allocnet repair
   allocnet repair --json | jq -r '.broken[]'`,
 		Annotations:       exits("an allocation is broken and must be set up again"),
-		Args:              cobra.NoArgs,
+		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(c *cobra.Command, _ []string) error { return a.repair(c, scope) },
 	}

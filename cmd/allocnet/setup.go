@@ -58,7 +58,7 @@ message says that the record is kept, run ` + "`allocnet teardown ID`" + `.`,
 	flags.StringVar(&f.netns, "netns", "", "path of the network namespace (default /run/netns/ID; with --create, ID in the directory of the setting pool.dir)")
 	flags.BoolVar(&f.create, "create", false, "create the network namespace if it does not exist")
 	flags.BoolVar(&f.mustBeNew, "new", false, "fail if the allocation exists already")
-	flags.StringArrayVarP(&f.ports, "port", "p", nil, "port to publish: [label=][hostIP:]hostPort[-endPort][:containerPort[-endPort]][/protocol[+protocol...]]; 0 picks a free host port; may be repeated")
+	flags.StringArrayVarP(&f.ports, "port", "p", nil, "port to publish: [label=][hostIP:]hostPort[-endPort][:containerPort[-endPort]][/protocol[+protocol...]]; without a protocol tcp and udp; 0 picks a free host port; may be repeated")
 	flags.StringArrayVar(&f.args, "arg", nil, "CNI argument KEY=VALUE; may be repeated")
 	flags.StringArrayVarP(&f.labels, "label", "l", nil, "label KEY=VALUE for selections by policies, and by ls --filter label=KEY=VALUE; may be repeated")
 	flags.StringSliceVar(&f.ips, "ip", nil, "requested address; may be repeated")

@@ -30,7 +30,7 @@ checks of plugins, leftovers, limits and kernel features are left out. Nothing i
 Without the daemon, this process does the same; then there are no last errors.`,
 		Annotations: exits("an allocation is unhealthy, was not checked or has lost its network namespace, a file was skipped, " +
 			"something could not be read, or doctor found an error (a warning of doctor changes nothing)"),
-		Args:              cobra.NoArgs,
+		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(c *cobra.Command, _ []string) error { return a.status(c.Context()) },
 	}

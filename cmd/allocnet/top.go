@@ -39,7 +39,7 @@ bandwidth limits drop are not counted. Nothing is changed. The flows that polici
 and the rules, are listed by ` + "`allocnet policy denied`" + `.`,
 		Example: `  allocnet top
   allocnet top --once --json | jq '.allocations | map({id, sent: .interfaces[0].sent.bytes})'`,
-		Args:              cobra.NoArgs,
+		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(c *cobra.Command, _ []string) error { return a.top(c.Context(), &f) },
 	}

@@ -37,7 +37,7 @@ for example with ssh -L 9654:127.0.0.1:9654, and open the same URL there.
 Without the daemon the page has no durations, and operations appear with a delay.`,
 		Example: `  allocnet ui
   allocnet ui --listen 127.0.0.1:9654`,
-		Args:              cobra.NoArgs,
+		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(c *cobra.Command, _ []string) error { return a.ui(c.Context(), listen) },
 	}

@@ -25,7 +25,7 @@ func newVersion(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:               "version",
 		Short:             "Print the versions of this program and of its libraries",
-		Args:              cobra.NoArgs,
+		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(*cobra.Command, []string) error {
 			return a.printVersion(newVersionInfo(buildinfo.Read()))
