@@ -156,12 +156,15 @@ type ListenerError struct {
 
 // Error implements error.
 func (e *ListenerError) Error() string {
-	process := "a process of the host"
+	process, next := "a process of the host", "choose another host port or end that process"
 	if e.PID != 0 {
 		process = fmt.Sprintf("process %d (%q)", e.PID, e.Process)
 	}
-	return fmt.Sprintf("publish host port %s of allocation %q: %s of user %d listens on %s; choose another host port or end that process",
-		published(e.Mapping), e.ID, process, e.UID, e.Address)
+	if e.Process == "conmon" { // its end would leave its container without a monitor
+		next = "choose another host port: a container runtime reserves this one for another container"
+	}
+	return fmt.Sprintf("publish host port %s of allocation %q: %s of user %d listens on %s; %s",
+		published(e.Mapping), e.ID, process, e.UID, e.Address, next)
 }
 
 // Unwrap returns ErrListener.

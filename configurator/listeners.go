@@ -1,6 +1,7 @@
 package configurator
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -26,16 +27,19 @@ type listenerSearch struct {
 }
 
 // searchListeners starts a search for processes of the host that listen on the host
-// ports of a record. The search runs concurrently with ADD or CHECK. searchListeners
+// ports of a record. What the runtime of the record's container listens on to reserve these
+// ports does not count. The search runs concurrently with ADD or CHECK. searchListeners
 // returns nil if there are none, or nothing to search for.
 func (c *Configurator) searchListeners(r *record.Record) *listenerSearch {
 	if len(r.Ports) == 0 || c.cfg.Listeners == ListenerIgnore || listeners.Unused(r.Ports) {
 		return nil
 	}
 	l := &listenerSearch{mappings: r.Ports, done: make(chan struct{})}
+	container := cmp.Or(r.ContainerID, r.ID)
 	go func() {
 		defer close(l.done)
 		l.found, l.err = listeners.Look(l.mappings)
+		l.found = listeners.Others(l.found, container)
 	}()
 	return l
 }

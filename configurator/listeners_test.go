@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/internal/testing/fakeconmon"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -149,4 +150,35 @@ func TestManyListeners(t *testing.T) {
 	_, err = h.restarted().Setup(t.Context(), a)
 	require.ErrorIs(t, err, ErrListener)
 	require.ErrorContains(t, err, "and on 4 more")
+}
+
+// TestReservedByTheRuntime: the socket with which the runtime of a container reserves its host
+// port is neither reported nor a reason to refuse, that of another container is.
+func TestReservedByTheRuntime(t *testing.T) {
+	for name, newTestHost := range listenerHosts {
+		t.Run(name, func(t *testing.T) {
+			h := newTestHost(t)
+			fakeconmon.Start(t, "conmon", "web", "tcp4", "0.0.0.0:7200")
+			a := h.alloc("web.eth0")
+			a.ContainerID = "web"
+			a.Ports = []portmap.Port{{Value: 7200, To: 80, Protocols: []string{"tcp"}}}
+			other := a
+			other.ContainerID = "db"
+			for _, mode := range []ListenerPolicy{ListenerWarn, ListenerRefuse} {
+				h.cfg.Listeners = mode
+				h.Configurator = h.restarted()
+				for range 2 {
+					status, err := h.Setup(t.Context(), a)
+					require.NoError(t, err)
+					require.Empty(t, status.Warnings)
+				}
+				require.NoError(t, h.Teardown(context.Background(), a))
+			}
+			_, err := h.Setup(t.Context(), other)
+			require.ErrorIs(t, err, ErrListener)
+			require.Contains(t, err.Error(), `("conmon")`)
+			require.NotContains(t, err.Error(), "end that process")
+			h.requireNoRecords()
+		})
+	}
 }

@@ -184,7 +184,7 @@ func (c *Configurator) changeTo(ctx context.Context, p *plan, target *record.Aim
 	}
 	unhealthy := c.repairBefore(ctx, p)
 	more := added(before.Ports, target.Ports)
-	listeners := c.searchListeners(&record.Record{Ports: more})
+	listeners := c.searchListeners(&record.Record{ID: p.ID, ContainerID: p.ContainerID, Ports: more})
 	if err := c.refuseListeners(listeners, p.ID); err != nil {
 		return nil, err
 	}

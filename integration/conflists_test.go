@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"encoding/json"
 	"fmt"
 	"net"
 	"os"
@@ -14,6 +15,9 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/portmap"
 )
+
+// keywords are the values of --network that runtimes do not take for the name of a network.
+var keywords = []string{"bridge", "host", "none", "private", "default", "pod", "slirp4netns", "pasta"}
 
 // TestReferenceConflists sets up allocations with the network configurations
 // that packages contain, with both engines.
@@ -29,9 +33,12 @@ func testReferenceConflists(t *testing.T, w testbed.Way) {
 	for _, file := range files {
 		content, err := os.ReadFile(file)
 		require.NoError(t, err)
+		var list struct{ Name string }
+		require.NoError(t, json.Unmarshal(content, &list))
+		require.NotContains(t, keywords, list.Name)
 		require.NoError(t, os.WriteFile(filepath.Join(h.ConfDir, filepath.Base(file)), content, 0o600))
 	}
-	for i, network := range []string{"bridge", "routed"} {
+	for i, network := range []string{"bridged", "routed"} {
 		a := h.Alloc(network)
 		a.Networks = []string{network}
 		a.IPs = []string{fmt.Sprintf("10.%d.0.77", 88+i), fmt.Sprintf("fd0a:110c:%d::77", 88+i)}

@@ -115,9 +115,17 @@ func TestPodman(t *testing.T) {
 	t.Run("daemon", func(t *testing.T) {
 		needPodman(t)
 		r := newCNI(t)
-		r.h.Network("back", testbed.Chain("ptp", testbed.Families{V4: "10.98.0.0/24", V6: "fd00:98::/64"}, "")...)
-		r.list("net", "1.0.0", r.ours("delegate", "net"))
-		r.list("back", "1.0.0", r.ours("delegate", "back"))
+		for name, chain := range map[string][]map[string]any{
+			"net":  testbed.Chain("bridge", testbed.Dual, ""),
+			"back": testbed.Chain("ptp", testbed.Families{V4: "10.98.0.0/24", V6: "fd00:98::/64"}, ""),
+		} {
+			chain[1]["capabilities"] = map[string]bool{"ips": true} // a reload requests the addresses again
+			r.h.Network(name, chain...)
+			ours := r.ours("delegate", name)
+			ours["capabilities"] = map[string]bool{"portMappings": true, "ips": true}
+			r.list(name, "1.0.0", ours)
+		}
+		r.configure(`host_listeners = "refuse"`) // conmon, which reserves the port, is no reason
 		r.begin()
 		r.told("READY=1")
 		testPodman(r.h, newPodman(t, r.conf, r.bin))
@@ -153,6 +161,8 @@ func testPodman(h *host, p *podman) {
 		p.do("network", "connect", network, "web")
 		answers()
 	}
+	p.do("network", "reload", "web")
+	answers()
 	p.do("restart", "--time", "0", "web")
 	answers()
 	p.do("kill", "web")

@@ -65,7 +65,7 @@ ip netns delete c1`)
 	require.Equal(t, "[]", m.run("allocnet", "ls", "--json"))
 
 	m.run("dpkg", "--purge", "allocnet")
-	m.shell("rm /etc/cni/net.d/10-bridge.conflist; mkdir -p /opt/cni /etc/cni /usr/lib/cni; find /opt/cni /etc/cni /usr/lib/cni -mindepth 1 -type d -empty -delete")
+	m.shell("rm /etc/cni/net.d/10-bridged.conflist; mkdir -p /opt/cni /etc/cni /usr/lib/cni; find /opt/cni /etc/cni /usr/lib/cni -mindepth 1 -type d -empty -delete")
 	// Debian keeps the groups of packages, because files may belong to them.
 	known := map[string]bool{"/etc/group-": true, "/etc/gshadow-": true}
 	for file := range strings.SplitSeq(before, "\n") {
@@ -156,8 +156,8 @@ const (
 // plugin call, with the conflist of the package, and a connection to one.
 func startAllocations(m *machine) *allocations {
 	m.t.Helper()
-	m.shell(`mkdir -p /etc/cni/net.d; cp /usr/share/doc/allocnet/conflists/10-bridge.conflist /etc/cni/net.d/`)
-	m.run("allocnet", "setup", "web", "--create", "--network", "bridge", "--port", "8080:80/tcp")
+	m.shell(`mkdir -p /etc/cni/net.d; cp /usr/share/doc/allocnet/conflists/10-bridged.conflist /etc/cni/net.d/`)
+	m.run("allocnet", "setup", "web", "--create", "--network", "bridged", "--port", "8080:80/tcp")
 	m.run("allocnet", "setup", "own", "--create", "--network", "allocnet", "--port", "8081:81/tcp")
 	m.shell("ip netns add c1; CNI_COMMAND=ADD CNI_CONTAINERID=c1 CNI_IFNAME=eth0 CNI_NETNS=/run/netns/c1 CNI_PATH=/opt/cni/bin /opt/cni/bin/allocnet <<'END'\n" + throughPlugin + "\nEND")
 	m.run("systemd-run", "--quiet", "--collect", "--unit=web", "-p", "NetworkNamespacePath=/run/netns/web", "-E", helperMode+"=1", "-p", "Restart=on-failure", "helper", "serve", ":80")

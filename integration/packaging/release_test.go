@@ -142,7 +142,7 @@ func requireTarball(t *testing.T, file string) {
 		"/etc/allocnet/allocnetd.hcl", "/usr/lib/systemd/system/allocnetd.service", "/usr/lib/systemd/system/allocnetd.socket",
 		"/usr/lib/systemd/system/allocnetd.socket.d/group.conf", "/usr/lib/sysusers.d/allocnet.conf", "/usr/lib/tmpfiles.d/allocnet.conf",
 		"/usr/share/man/man1/allocnet-setup.1.gz", "/usr/share/man/man8/allocnetd.8.gz", "/usr/share/bash-completion/completions/allocnet",
-		"/usr/share/zsh/site-functions/_allocnet", "/usr/share/fish/vendor_completions.d/allocnet.fish", "/usr/share/doc/allocnet/conflists/10-bridge.conflist",
+		"/usr/share/zsh/site-functions/_allocnet", "/usr/share/fish/vendor_completions.d/allocnet.fish", "/usr/share/doc/allocnet/conflists/10-bridged.conflist",
 		"/usr/share/allocnet/prometheus/alerts.yml", "/usr/share/allocnet/grafana/allocnet.json",
 		"/usr/share/doc/allocnet/docs/troubleshooting.md", "/usr/share/doc/allocnet/docs/nomad/cni.nomad.hcl", "/usr/share/doc/allocnet/SECURITY.md",
 	} {

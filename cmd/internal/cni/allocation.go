@@ -12,7 +12,9 @@ import (
 
 	"github.com/allocnet/allocnet/cmd/internal/server/strict"
 	"github.com/allocnet/allocnet/configurator"
+	policyplugin "github.com/allocnet/allocnet/internal/plugins/policy"
 	"github.com/allocnet/allocnet/internal/state/conflist"
+	"github.com/allocnet/allocnet/policy"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -112,17 +114,23 @@ func (c *config) previous() (json.RawMessage, error) {
 	return json.Marshal(result)
 }
 
+// labels is the capability whose argument are the labels of an allocation. The plugin serves
+// it itself, so that no plugin of the delegate has to declare it.
+const labels = "labels"
+
 // capabilities adds the runtimeConfig to an allocation.
 func (c *config) capabilities(a *configurator.Allocation) error {
 	var mappings []portmap.Mapping
 	fields := map[string]any{
 		portmap.Capability: &mappings, "dns": &a.DNS, "bandwidth": &a.Bandwidth, "ips": &a.IPs, "ipRanges": &a.IPRanges,
-		"mac": &a.MAC, "cgroupPath": &a.CgroupPath,
+		"mac": &a.MAC, "cgroupPath": &a.CgroupPath, policyplugin.Capability: &a.Policy, labels: &a.Labels,
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.RuntimeConfig)) {
 		value := c.RuntimeConfig[name]
 		field, known := fields[name]
 		switch {
+		case isNull(value) && name == policyplugin.Capability: // it would allow everything
+			return badConfig("runtimeConfig: %s: is null: leave it out, or give it a value", name)
 		case isNull(value):
 		case !known:
 			if a.Capabilities == nil {
@@ -143,6 +151,11 @@ func (c *config) capabilities(a *configurator.Allocation) error {
 // decodeCapability decodes the value of a capability. go-cni sends a flat list of ranges;
 // each becomes its own set, so that they may have both families.
 func decodeCapability(value json.RawMessage, field any) error {
+	if p, is := field.(**policy.Policy); is {
+		var err error
+		*p, err = policy.Parse(value)
+		return err
+	}
 	err := strict.DecodeFold(value, field)
 	sets, is := field.(*[][]configurator.IPRange)
 	var flat []configurator.IPRange

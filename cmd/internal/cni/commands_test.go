@@ -18,6 +18,7 @@ import (
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
+	"github.com/allocnet/allocnet/policy"
 )
 
 // parse parses a result and checks its version.
@@ -507,4 +508,53 @@ func TestNobodyTakesTheResult(t *testing.T) {
 	require.Equal(t, []string{"c1.eth0"}, w.records())
 	w.serve(as(add, "CHECK"), conf)
 	w.serve(as(add, "DEL"), conf)
+}
+
+// TestPolicyAndLabels: a runtime passes the policy and the labels of a container, to a network by
+// name and to a chain. The plugin serves labels itself; a policy needs the plugin policy.
+func TestPolicyAndLabels(t *testing.T) {
+	const enforced = `{"type":"policy","capabilities":{"policy":true}}`
+	w := newWorkspace(t, configurator.EngineNative)
+	w.network("enforced", `"1.0.0"`, w.bridge("brcni2", "10.67.0.0/24"), enforced)
+	given := func(delegate, runtimeConfig string) string {
+		return ours("1.1.0", delegate+`,"runtimeConfig":`+runtimeConfig)
+	}
+	const request = `{"policy":{"presets":["isolated"]},"labels":{"app":"web"}}`
+	for i, delegate := range []string{`"delegate":"enforced"`, `"plugins":[` + w.bridge("brcni2", "10.67.0.0/24") + `,` + enforced + `]`} {
+		add, conf := w.env("ADD", "c"+strconv.Itoa(i)), given(delegate, request)
+		for range 2 {
+			w.serve(add, conf)
+		}
+		r, err := w.c.Get(t.Context(), add.ContainerID+".eth0")
+		require.NoError(t, err)
+		require.Equal(t, &policy.Policy{Presets: []policy.Preset{policy.Isolated}}, r.Policy)
+		require.Equal(t, map[string]string{"app": "web"}, r.Labels)
+		w.serve(as(add, "CHECK"), conf)
+		for _, other := range []string{`{"policy":{"presets":["isolated"]}}`, `{"labels":{"app":"web"}}`} {
+			require.Contains(t, w.refuse(add, given(delegate, other)).Msg, "different", other)
+		}
+		w.serve(as(add, "DEL"), conf)
+	}
+	add := w.env("ADD", "c9")
+	w.serve(add, given(`"delegate":"br"`, `{"labels":{"app":"web"}}`))
+	w.serve(as(add, "DEL"), ours("1.1.0", `"delegate":"br"`))
+	for runtimeConfig, text := range map[string]string{
+		`{"policy":{"preset":["isolated"]}}`:                                   `runtimeConfig: policy: parse policy: unknown field "preset"`,
+		`{"policy":{"policy":{}}}`:                                             `runtimeConfig: policy: parse policy: unknown field "policy"`,
+		`{"policy":{"presets":["islated"]}}`:                                   `runtimeConfig: policy: check policy: presets[0]: "islated" is unknown`,
+		`{"policy":{"egress":{"rules":[{"peers":[{"cidr":"10.0.0.0/33"}]}]}}}`: `runtimeConfig: policy: parse policy: egress.rules[0].peers[0].cidr`,
+		`{"policy":null}`:                                                      `runtimeConfig: policy: is null`,
+		`{"policy":[]}`:                                                        `runtimeConfig: policy: parse policy`,
+		`{"labels":{"a":1}}`:                                                   `runtimeConfig: labels: a`,
+		`{"labels":{"a":"b","a":"c"}}`:                                         `runtimeConfig.labels.a`,
+		`{"labels":{"a b":"c"}}`:                                               `"a b"`,
+	} {
+		e := w.refuse(add, given(`"delegate":"enforced"`, runtimeConfig))
+		require.Equal(t, uint(7), e.Code, runtimeConfig)
+		require.Contains(t, e.Msg, text)
+	}
+	e := w.refuse(add, given(`"delegate":"br"`, `{"policy":{"presets":["isolated"]}}`))
+	require.Equal(t, uint(7), e.Code)
+	require.Contains(t, e.Msg, "declares policy")
+	require.Empty(t, w.records())
 }

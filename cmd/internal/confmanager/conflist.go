@@ -82,19 +82,21 @@ func setVersion(list map[string]any, v string) error {
 	return err
 }
 
+// labels is the capability that allocnet's plugin serves itself, in every network. Runtimes
+// pass only what the configuration declares.
+const labels = "labels"
+
 // plugin returns the configuration of allocnet's plugin, which delegates to n.
 func (m *Manager) plugin(n *conflist.Network) map[string]any {
 	plugin := map[string]any{}
 	maps.Copy(plugin, m.o.Plugin)
 	plugin["type"] = conflist.OwnType
 	plugin["delegates"] = []string{n.Name}
-	if names := n.Capabilities(); len(names) > 0 {
-		capabilities := map[string]bool{}
-		for _, name := range names {
-			capabilities[name] = true
-		}
-		plugin["capabilities"] = capabilities
+	capabilities := map[string]bool{labels: true}
+	for _, name := range n.Capabilities() {
+		capabilities[name] = true
 	}
+	plugin["capabilities"] = capabilities
 	return plugin
 }
 

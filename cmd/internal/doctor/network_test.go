@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/testing/fakeconmon"
 	"github.com/allocnet/allocnet/internal/testing/refplugins"
 	"github.com/allocnet/allocnet/policy"
 )
@@ -369,6 +370,20 @@ func TestListeners(t *testing.T) {
 	require.NoError(t, err)
 	r.healthy() // the allocation has no IPv6
 	require.NoError(t, six.Close())
+}
+
+// TestReservedPorts: the port that conmon reserves for its own container is no finding. For
+// another container it is one, without the advice to kill conmon.
+func TestReservedPorts(t *testing.T) {
+	r := newRig(t)
+	r.setup("web.eth0", func(a *configurator.Allocation) { a.ContainerID = "web" })
+	_, stop := fakeconmon.Start(t, "conmon", "web", "tcp4", "0.0.0.0:8080")
+	r.healthy()
+	stop()
+	pid, stop := fakeconmon.Start(t, "conmon", "db", "tcp4", "0.0.0.0:8080")
+	f := r.finds("port-listener", []string{fmt.Sprintf(`conmon (process %d) of container db listens on 0.0.0.0:8080, and allocation "web.eth0" publishes host port 8080/tcp`, pid)})
+	require.NotContains(t, f.Repair, "kill")
+	stop()
 }
 
 // TestMixedIPTables has a private host of its own: a table of the legacy iptables stays in

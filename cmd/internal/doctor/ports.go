@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -31,20 +32,25 @@ func checkListeners(_ context.Context, h *Host) (findings []Finding, err error) 
 	for _, l := range found {
 		inodes = append(inodes, l.Inode)
 	}
-	processes := sockdiag.Processes(inodes...)
+	processes, reserved := sockdiag.Processes(inodes...), listeners.FindReservations(found)
 	for _, r := range h.ready() {
 		is4 := func(a netip.Addr) bool { return a.Is4() }
 		is6 := func(a netip.Addr) bool { return a.Is6() }
 		own := addressesOf(r)
-		for _, p := range listeners.Among(found, r.Ports, slices.ContainsFunc(own, is4), slices.ContainsFunc(own, is6)) {
+		others := reserved.Others(found, cmp.Or(r.ContainerID, r.ID))
+		for _, p := range listeners.Among(others, r.Ports, slices.ContainsFunc(own, is4), slices.ContainsFunc(own, is6)) {
 			who, stop := fmt.Sprintf("a process of user %d", p.Listener.UID), "end that process"
 			if process, known := processes[p.Listener.Inode]; known {
 				who, stop = fmt.Sprintf("%s (process %d)", process.Name, process.PID), fmt.Sprintf("kill %d", process.PID)
 			}
+			stop += " (or let it listen on another port, or publish another host port)"
+			if container := reserved[p.Listener.Inode]; container != "" {
+				who += " of container " + container
+				stop = "publish another host port of one of the two containers: the runtime of the other one reserves this port"
+			}
 			port := portText(p.Mapping)
 			findings = append(findings, find("port-listener", "port "+port,
-				fmt.Sprintf("%s listens on %s, and allocation %q publishes host port %s", who, p.Listener.Address, r.ID, port),
-				stop+" (or let it listen on another port, or publish another host port)"))
+				fmt.Sprintf("%s listens on %s, and allocation %q publishes host port %s", who, p.Listener.Address, r.ID, port), stop))
 		}
 	}
 	return findings, nil

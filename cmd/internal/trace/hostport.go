@@ -1,13 +1,16 @@
 package trace
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/listeners"
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/netlink/sockdiag"
@@ -60,39 +63,53 @@ func ownerText(o names.Owner) string {
 	return fmt.Sprintf("container %s in network %s", o.ID, o.Network)
 }
 
-// process looks for processes of the host on the same port, which get no packets.
+// process looks for processes of the host on the same port, which get no packets, other than
+// the one with which the runtime of the container reserves the port.
 func (f *tracer) process(context.Context) error {
 	found, err := f.listeners(f.path.Host)
 	if err != nil {
 		return err
 	}
-	for _, text := range found {
-		f.add("process of the host", Note, "let it listen on another port: the allocation gets the packets", "%s", text)
+	reserved := listeners.FindReservations(found)
+	for _, l := range describe(reserved.Others(found, cmp.Or(f.Record.ContainerID, f.Record.ID))) {
+		next := "let it listen on another port: the allocation gets the packets"
+		if container := reserved[l.inode]; container != "" {
+			l.text += fmt.Sprintf(" for container %s", container)
+			next = "publish another host port of one of the two containers: the allocation gets the packets"
+		}
+		f.add("process of the host", Note, next, "%s", l.text)
 	}
 	return nil
 }
 
-// listeners describes the processes that listen on a port in the network namespace of the
-// calling thread.
-func (f *tracer) listeners(at netip.AddrPort) (texts []string, err error) {
+// listeners returns what listens on a port in the network namespace of the calling thread.
+func (f *tracer) listeners(at netip.AddrPort) ([]sockdiag.Listener, error) {
 	if f.protocol == unix.IPPROTO_SCTP {
 		return nil, nil
 	}
 	found, err := sockdiag.Look(sockdiag.Ports{Protocol: f.protocol, Numbers: []uint16{at.Port()}, Only6: at.Addr().Is6()})
+	return slices.DeleteFunc(found, func(l sockdiag.Listener) bool { return !l.Takes(at.Addr()) }), err
+}
+
+// described is a listener in words.
+type described struct {
+	inode uint32
+	text  string
+}
+
+// describe names the processes of listeners.
+func describe(found []sockdiag.Listener) (list []described) {
 	var inodes []uint32
 	for _, l := range found {
 		inodes = append(inodes, l.Inode)
 	}
 	processes := sockdiag.Processes(inodes...)
 	for _, l := range found {
-		if !l.Takes(at.Addr()) {
-			continue
-		}
 		text := "a process"
 		if p, ok := processes[l.Inode]; ok {
 			text = fmt.Sprintf("%s (process %d)", p.Name, p.PID)
 		}
-		texts = append(texts, fmt.Sprintf("%s listens on %s", text, l.Address))
+		list = append(list, described{l.Inode, fmt.Sprintf("%s listens on %s", text, l.Address)})
 	}
-	return texts, err
+	return list
 }

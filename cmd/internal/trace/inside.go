@@ -79,7 +79,7 @@ func (f *tracer) listener(context.Context) error {
 			return f.ends(name, "start the server, or let it listen on all addresses rather than on the loopback",
 				"nothing listens on %s port %d for %s", f.Mapping.Protocol, f.path.To.Port(), f.Address)
 		}
-		f.add(name, OK, "", "%s", found[0])
+		f.add(name, OK, "", "%s", describe(found[:1])[0].text)
 		return nil
 	})
 }

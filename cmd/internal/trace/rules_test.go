@@ -1,6 +1,7 @@
 package trace
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -9,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/testing/fakeconmon"
 )
 
 // TestDropped lets rules of other programs take the probe or its answer, and sees them
@@ -136,6 +139,22 @@ func TestProcessOfTheHost(t *testing.T) {
 		require.ErrorIs(t, received(server), os.ErrDeadlineExceeded)
 		require.NoError(t, server.Close())
 	})
+}
+
+// TestReservedPort: conmon reserves the port for its own container, which is not noted.
+func TestReservedPort(t *testing.T) {
+	h := newHost(t, "bridge")
+	_, stop := fakeconmon.Start(t, "conmon", "web", "tcp4", "0.0.0.0:8080")
+	p := h.follow("tcp", true, true, "")
+	require.True(t, p.Reached)
+	require.NotEqual(t, "process of the host", p.Steps[1].Name)
+	stop()
+	pid, stop := fakeconmon.Start(t, "conmon", "db", "tcp4", "0.0.0.0:8080")
+	p = h.follow("tcp", true, true, "")
+	require.True(t, p.Reached)
+	require.Equal(t, fmt.Sprintf("conmon (process %d) listens on 0.0.0.0:8080 for container db", pid), p.Steps[1].Found)
+	require.Contains(t, p.Steps[1].Next, "publish another host port")
+	stop()
 }
 
 // TestFromAnAddressOfTheHost: the host sends from it.
