@@ -136,6 +136,10 @@ var hints = []struct {
 	{applies: is(configurator.ErrUnprivileged), text: say("run allocnet with sudo, or the daemon with the capabilities of its systemd unit; only `allocnet demo` works without")},
 	{applies: notPermitted, text: say("this needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN): try again with sudo; only `allocnet demo` works without")},
 	{applies: as[*allocnet.RecordError], text: recordHint},
+	{applies: both(is(allocnet.ErrStateDir), saying(nil, "no space left on device", "disk quota exceeded")), text: say(
+		"free some space on the file system of that file (`df` shows it); a teardown needs none")},
+	{applies: both(is(allocnet.ErrStateDir), saying(nil, "read-only file system")), text: say(
+		"make that file system writable (mount -o remount,rw)[--state-dir|, or choose another directory (--state-dir)]")},
 	{applies: keepsOldAddress, text: bridgeHint},
 	{applies: both(is(errBroken), is(configurator.ErrUnhealthy)), text: say(
 		"repeat `allocnet setup` of a broken allocation with the same arguments; if its network namespace is gone, " +

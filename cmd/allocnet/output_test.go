@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"runtime/debug"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -123,6 +124,8 @@ func TestHints(t *testing.T) {
 		"cleanup --force ID":          fmt.Errorf("x: %w", configurator.ErrIncomplete),
 		"--timeout":                   fmt.Errorf("x: %w", context.DeadlineExceeded),
 		"interrupted":                 fmt.Errorf("x: %w", context.Canceled),
+		"free some space":             &allocnet.StateDirError{Dir: "/s", Err: &fs.PathError{Op: "write", Path: "/s/f", Err: syscall.ENOSPC}},
+		"mount -o remount,rw":         &allocnet.StateDirError{Dir: "/s", Err: &fs.PathError{Op: "open", Path: "/s/lock", Err: syscall.EROFS}},
 		"its own network namespace":   fmt.Errorf("x: %w", configurator.ErrInUse),
 		"allocnet teardown ID":        fmt.Errorf("x: %w", configurator.ErrSetUp),
 		"is unchanged":                fmt.Errorf("x: %w: %w", configurator.ErrNotChecked, context.DeadlineExceeded),
