@@ -274,6 +274,37 @@ func TestUnhealthy(t *testing.T) {
 	require.Equal(t, 2, f.count("healed drift 0 a"+configurator.ErrUnhealthy.Error()))
 }
 
+// TestFoundByARequest: an allocation that a request has found unhealthy counts, and is checked once
+// after five seconds, until a request or a CHECK finds it healthy.
+func TestFoundByARequest(t *testing.T) {
+	f := newFake()
+	c := NewChecker(CheckerOptions{Service: func() Service { return f }, Report: f, Logger: hclog.NewNullLogger()})
+	gone := fmt.Errorf("%w: %w", configurator.ErrUnhealthy, configurator.ErrInvalidAllocation)
+	for _, err := range []error{nil, configurator.ErrNotChecked, configurator.ErrNotFound, gone, context.Canceled} {
+		c.Found("a", err)
+		require.Empty(t, f.log, err)
+		require.Empty(t, c.waiting, err)
+	}
+	for range 2 {
+		before := time.Now()
+		c.Found("a", configurator.ErrUnhealthy)
+		due := c.waiting[task{id: "a"}].at
+		require.WithinRange(t, due, before.Add(firstUnhealthy), time.Now().Add(firstUnhealthy))
+		c.Found("a", configurator.ErrUnhealthy)
+		require.Equal(t, due, c.waiting[task{id: "a"}].at, "found again")
+		require.Equal(t, firstUnhealthy, c.waits["a"])
+		require.Equal(t, []string{"unhealthy 1", "healed drift 0 a" + configurator.ErrUnhealthy.Error()}, f.log)
+		c.Found("a", nil)
+		require.Empty(t, c.unhealthy)
+		require.Equal(t, "unhealthy 0", f.log[2])
+		f.log = nil
+		clear(c.waiting)
+	}
+	c.Found("a", configurator.ErrUnhealthy)
+	c.check(t.Context(), "a")
+	require.Empty(t, c.unhealthy)
+}
+
 // TestCheckedAgain: an allocation that is not healthy waits for one CHECK, however often it was
 // checked, and waits longer each time.
 func TestCheckedAgain(t *testing.T) {
