@@ -22,6 +22,7 @@ import (
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/internal/plugins/veth"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/lease"
 	"github.com/allocnet/allocnet/portmap"
@@ -136,6 +137,8 @@ var hints = []struct {
 	{applies: is(configurator.ErrUnprivileged), text: say("run allocnet with sudo, or the daemon with the capabilities of its systemd unit; only `allocnet demo` works without")},
 	{applies: notPermitted, text: say("this needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN): try again with sudo; only `allocnet demo` works without")},
 	{applies: as[*allocnet.RecordError], text: recordHint},
+	{applies: saying(rtnl.ErrForeignRoute), text: say(causeHint)},
+	{applies: saying(veth.ErrSmallMTU), text: say(causeHint)},
 	{applies: keepsOldAddress, text: bridgeHint},
 	{applies: both(is(errBroken), is(configurator.ErrUnhealthy)), text: say(
 		"repeat `allocnet setup` of a broken allocation with the same arguments; if its network namespace is gone, " +
@@ -185,6 +188,10 @@ var hints = []struct {
 	{applies: isUsage, text: usageHint},
 	{applies: is(errOutput), text: say("only the output is lost: the command's changes are done")},
 }
+
+// causeHint is the hint for what another program may have made on purpose, so that allocnet does not
+// change it.
+const causeHint = "run the command that the error names; then the daemon restores allocations at once (without a daemon: `allocnet repair`)"
 
 func say(text string) func(error) string { return func(error) string { return text } }
 
