@@ -25,6 +25,7 @@ func (h *host) healing(s *settings.Settings) (tasks []server.Task) {
 	watcher := watch.New(int(s.Heal.ReceiveBuffer), func(err error) {
 		logger.Warn("cannot listen to the kernel's notifications; trying again", "error", err)
 	})
+	watcher.Damaged = checker.HasUnhealthy
 	healer := &heal.Healer{Service: service, Watcher: watcher, Checker: checker, Report: report, Logger: logger}
 	tasks = append(tasks, server.Task{Name: "notifications of the kernel", Run: watcher.Run})
 	repairs := s.Reconcile.Mode != settings.ReconcileReport

@@ -362,6 +362,13 @@ func (c *Checker) Found(id string, err error) {
 	}
 }
 
+// HasUnhealthy reports whether an allocation is unhealthy.
+func (c *Checker) HasUnhealthy() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.unhealthy) > 0
+}
+
 func (c *Checker) isUnhealthy(id string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

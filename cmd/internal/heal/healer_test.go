@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync"
 	"testing"
@@ -27,7 +28,8 @@ type fake struct {
 	check   map[string]error
 	changed chan struct{}
 	changes []watch.Change
-	checks  chan struct{} // if not nil, a CHECK lasts until it has a value
+	records []configurator.Record // if not nil, those of List
+	checks  chan struct{}         // if not nil, a CHECK lasts until it has a value
 }
 
 func newFake(answers ...configurator.RestoreReport) *fake {
@@ -66,6 +68,9 @@ func (f *fake) CheckAndRepair(_ context.Context, id string) (bool, error) {
 
 func (f *fake) List(context.Context) ([]configurator.Record, error) {
 	f.note("list")
+	if f.records != nil {
+		return f.records, nil
+	}
 	return []configurator.Record{{ID: "a"}, {ID: "b"}, {ID: "taken", ContainerID: "pool-1"}, {ID: "v.eth0", ContainerID: "v"}, {ID: "v.eth1", ContainerID: "v"}}, nil
 }
 
@@ -180,6 +185,47 @@ func reversed(list []string) []string {
 	list = slices.Clone(list)
 	slices.Reverse(list)
 	return list
+}
+
+// TestChangedRoutes: a route of another program leads to a comparison only if its destination is an
+// address of an allocation, or the network of one. The records are listed for a share of the time.
+func TestChangedRoutes(t *testing.T) {
+	f := newFake(configurator.RestoreReport{Failed: []string{"a"}})
+	of := func(id string, addresses ...string) (r configurator.Record) {
+		r.ID, r.Status = id, &configurator.Status{Interfaces: []configurator.Interface{{Name: "eth0"}}}
+		for _, a := range addresses {
+			r.Status.Interfaces[0].Addresses = append(r.Status.Interfaces[0].Addresses, configurator.Address{Address: a})
+		}
+		return r
+	}
+	f.records = []configurator.Record{{ID: "none"}, of("a", "10.9.0.2/24", "fd09::2/64"), of("b", "invalid")}
+	f.run(t, 0)
+	to := func(destinations ...string) watch.Change {
+		c := watch.Change{Kind: watch.Destination}
+		for _, d := range destinations {
+			c.Destinations = append(c.Destinations, netip.MustParsePrefix(d))
+		}
+		return c
+	}
+	f.change(to("10.9.0.3/32", "10.9.0.0/16", "0.0.0.0/0"))
+	f.await(t, "list")
+	f.change(to("10.9.0.2/31"))
+	require.Eventually(t, func() bool { return f.count("list") == 2 }, 30*time.Second, time.Millisecond)
+	require.Zero(t, f.count("restore []"))
+	for i, d := range []string{"10.9.0.2/32", "10.9.0.0/24", "fd09::2/128", "fd09::/64"} {
+		f.change(to("192.0.2.0/24", d))
+		require.Eventually(t, func() bool { return f.count("restore []") == i+1 && f.count("check a") == i+1 }, 30*time.Second, time.Millisecond, d)
+	}
+	f.change(watch.Change{Kind: watch.Destination})
+	require.Eventually(t, func() bool { return f.count("restore []") == 5 }, 30*time.Second, time.Millisecond, "any")
+	require.Equal(t, 5, f.count("compared [route]"))
+
+	r := routes{next: time.Now()}
+	require.True(t, r.add([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}))
+	require.False(t, r.due(r.next.Add(-1)))
+	require.True(t, r.due(r.next))
+	require.False(t, r.add(make([]netip.Prefix, maxRoutes)), "too many")
+	require.False(t, r.due(r.next))
 }
 
 // TestHealerChecksOthersOnlyIfNeeded: CHECK of rules outside of allocnet's tables runs
