@@ -22,6 +22,7 @@ import (
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/internal/plugins/veth"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/lease"
 	"github.com/allocnet/allocnet/portmap"
@@ -140,6 +141,8 @@ var hints = []struct {
 		"free some space on the file system of that file (`df` shows it); a teardown needs none")},
 	{applies: both(is(allocnet.ErrStateDir), saying(nil, "read-only file system")), text: say(
 		"make that file system writable (mount -o remount,rw)[--state-dir|, or choose another directory (--state-dir)]")},
+	{applies: saying(rtnl.ErrForeignRoute), text: say(causeHint)},
+	{applies: saying(veth.ErrSmallMTU), text: say(causeHint)},
 	{applies: keepsOldAddress, text: bridgeHint},
 	{applies: both(is(errBroken), is(configurator.ErrUnhealthy)), text: say(
 		"repeat `allocnet setup` of a broken allocation with the same arguments; if its network namespace is gone, " +
@@ -192,6 +195,10 @@ var hints = []struct {
 	{applies: isUsage, text: usageHint},
 	{applies: is(errOutput), text: say("only the output is lost: the command's changes are done")},
 }
+
+// causeHint is the hint for what another program may have made on purpose, so that allocnet does not
+// change it.
+const causeHint = "run the command that the error names; then the daemon restores allocations at once (without a daemon: `allocnet repair`)"
 
 func say(text string) func(error) string { return func(error) string { return text } }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/allocnet/allocnet/cmd/internal/doctor"
 	"github.com/allocnet/allocnet/cmd/internal/dropin"
 	"github.com/allocnet/allocnet/cmd/internal/exporter"
+	"github.com/allocnet/allocnet/cmd/internal/heal"
 	"github.com/allocnet/allocnet/cmd/internal/hoststatus"
 	"github.com/allocnet/allocnet/cmd/internal/netpolicy"
 	"github.com/allocnet/allocnet/cmd/internal/server/settings"
@@ -37,6 +38,7 @@ type host struct {
 	current   atomic.Pointer[generation]
 	telemetry *telemetry.Telemetry
 	recent    hoststatus.Recent // for the overview of the host
+	checker   atomic.Pointer[heal.Checker]
 	started   time.Time
 	links     *rtnl.Host       // for the metrics and the traffic
 	reloads   settings.Source  // what reload reads; only reload uses it
@@ -249,7 +251,7 @@ func (g *generation) keepsNetworks(before *generation) error {
 
 func (h *host) newService(cfg configurator.Config) (*configurator.Configurator, error) {
 	cfg.Logger = h.logger
-	cfg.Observer = failures{h.telemetry.Observer(), h.logger, &h.recent}
+	cfg.Observer = findings{failures{h.telemetry.Observer(), h.logger, &h.recent}, &h.checker}
 	cfg.OnForced = h.telemetry.OnForced
 	return configurator.New(cfg)
 }

@@ -7,12 +7,15 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/client"
+	"github.com/allocnet/allocnet/cmd/internal/heal"
 	"github.com/allocnet/allocnet/cmd/internal/hoststatus"
 	"github.com/allocnet/allocnet/cmd/internal/server/settings"
 	"github.com/allocnet/allocnet/configurator"
@@ -56,6 +59,48 @@ type unseen struct{}
 
 func (unseen) Begin(ctx context.Context, _ configurator.Step) context.Context { return ctx }
 func (unseen) End(context.Context, configurator.Step, error)                  {}
+
+// countUnhealthy is a Report that keeps the number of unhealthy allocations.
+type countUnhealthy struct {
+	heal.Report
+	n int
+}
+
+func (c *countUnhealthy) Unhealthy(n int)    { c.n = n }
+func (c *countUnhealthy) Healed(client.Heal) {}
+
+// TestFindings: what a request finds of an allocation reaches the Checker. A repair finds damage first, and
+// its error has what is left.
+func TestFindings(t *testing.T) {
+	unhealthy := fmt.Errorf("x: %w", configurator.ErrUnhealthy)
+	check := configurator.Step{Operation: "check", ID: "a"}
+	counted := &countUnhealthy{}
+	f := findings{unseen{}, &atomic.Pointer[heal.Checker]{}}
+	f.End(t.Context(), check, unhealthy) // nothing is checked in the background
+	f.checker.Store(heal.NewChecker(heal.CheckerOptions{Report: counted, Logger: hclog.NewNullLogger()}))
+	for _, test := range []struct {
+		step configurator.Step
+		err  error
+		want int
+	}{
+		{check, nil, 0},
+		{configurator.Step{Operation: "check", ID: "a", Name: configurator.StepCheck}, unhealthy, 0},
+		{check, configurator.ErrNotChecked, 0},
+		{check, unhealthy, 1},
+		{configurator.Step{Operation: "setup", ID: "a"}, unhealthy, 1},
+		{configurator.Step{Operation: "check", ID: "b"}, nil, 1},
+		{check, nil, 0},
+		{configurator.Step{Operation: "repair", ID: "a", Name: configurator.StepCheck}, unhealthy, 0},
+		{configurator.Step{Operation: "repair"}, errors.Join(&configurator.AllocationError{ID: "a", Err: unhealthy}, &configurator.AllocationError{ID: "b", Err: unhealthy}), 2},
+		{configurator.Step{Operation: "repair", ID: "a", Name: configurator.StepCheck}, nil, 1},
+		{configurator.Step{Operation: "repair"}, nil, 1},
+		{configurator.Step{Operation: "teardown", ID: "b"}, errors.New("no"), 1},
+		{configurator.Step{Operation: "teardown", ID: "b"}, nil, 0},
+	} {
+		f.End(t.Context(), test.step, test.err)
+		require.Equal(t, test.want, counted.n, "%+v", test.step)
+	}
+}
 
 func TestFailuresAreLogged(t *testing.T) {
 	var log bytes.Buffer

@@ -348,6 +348,33 @@ func (c *Checker) setHealthy(id string) {
 	c.Report.Unhealthy(len(c.unhealthy))
 }
 
+// Found notes what a request has found of an allocation: that it is healthy, or gone, if err is
+// nil. An unhealthy one counts from then on, and is checked and repaired later, so that its user can
+// do that first. Found ignores other errors, and an allocation whose network namespace is gone.
+func (c *Checker) Found(id string, err error) {
+	known := c.isUnhealthy(id)
+	switch {
+	case err == nil && known:
+		c.setHealthy(id)
+	case err == nil, known, !errors.Is(err, configurator.ErrUnhealthy), errors.Is(err, configurator.ErrInvalidAllocation):
+	case c.setUnhealthy(id):
+		c.Report.Healed(client.Heal{Cause: "drift", Unhealthy: id, Error: redact.Text(err.Error())})
+	}
+}
+
+// HasUnhealthy reports whether an allocation is unhealthy.
+func (c *Checker) HasUnhealthy() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.unhealthy) > 0
+}
+
+func (c *Checker) isUnhealthy(id string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.unhealthy[id]
+}
+
 // forget removes allocations without a record from the unhealthy ones.
 func (c *Checker) forget(exists map[string]bool) {
 	c.mu.Lock()

@@ -48,6 +48,7 @@ type Healer struct {
 
 	pending  map[watch.Kind]watch.Change
 	backoffs map[watch.Kind]*backoff
+	routes   routes
 }
 
 // Run repairs until the context ends.
@@ -55,10 +56,17 @@ func (h *Healer) Run(ctx context.Context) error {
 	h.pending, h.backoffs = map[watch.Kind]watch.Change{}, map[watch.Kind]*backoff{}
 	for ctx.Err() == nil {
 		now := time.Now()
+		if h.routes.due(now) {
+			h.compareRoutes(ctx)
+			continue
+		}
 		causes, next := h.dueAt(now)
 		if len(causes) > 0 {
 			h.repair(ctx, causes)
 			continue
+		}
+		if len(h.routes.changed) > 0 && (next.IsZero() || h.routes.next.Before(next)) {
+			next = h.routes.next
 		}
 		var timer <-chan time.Time
 		if !next.IsZero() {
@@ -108,6 +116,12 @@ func (h *Healer) note(c watch.Change) {
 	if c.Kind == watch.Veth {
 		for _, owner := range c.Owners {
 			h.Checker.LaterContainer(owner.ID)
+		}
+		return
+	}
+	if c.Kind == watch.Destination {
+		if !h.routes.add(c.Destinations) {
+			h.note(watch.Change{Kind: watch.Route, Object: "change of many routes"})
 		}
 		return
 	}

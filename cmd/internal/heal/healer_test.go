@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync"
 	"testing"
@@ -27,7 +28,8 @@ type fake struct {
 	check   map[string]error
 	changed chan struct{}
 	changes []watch.Change
-	checks  chan struct{} // if not nil, a CHECK lasts until it has a value
+	records []configurator.Record // if not nil, those of List
+	checks  chan struct{}         // if not nil, a CHECK lasts until it has a value
 }
 
 func newFake(answers ...configurator.RestoreReport) *fake {
@@ -66,6 +68,9 @@ func (f *fake) CheckAndRepair(_ context.Context, id string) (bool, error) {
 
 func (f *fake) List(context.Context) ([]configurator.Record, error) {
 	f.note("list")
+	if f.records != nil {
+		return f.records, nil
+	}
 	return []configurator.Record{{ID: "a"}, {ID: "b"}, {ID: "taken", ContainerID: "pool-1"}, {ID: "v.eth0", ContainerID: "v"}, {ID: "v.eth1", ContainerID: "v"}}, nil
 }
 
@@ -182,6 +187,47 @@ func reversed(list []string) []string {
 	return list
 }
 
+// TestChangedRoutes: a route of another program leads to a comparison only if its destination is an
+// address of an allocation, or the network of one. The records are listed for a share of the time.
+func TestChangedRoutes(t *testing.T) {
+	f := newFake(configurator.RestoreReport{Failed: []string{"a"}})
+	of := func(id string, addresses ...string) (r configurator.Record) {
+		r.ID, r.Status = id, &configurator.Status{Interfaces: []configurator.Interface{{Name: "eth0"}}}
+		for _, a := range addresses {
+			r.Status.Interfaces[0].Addresses = append(r.Status.Interfaces[0].Addresses, configurator.Address{Address: a})
+		}
+		return r
+	}
+	f.records = []configurator.Record{{ID: "none"}, of("a", "10.9.0.2/24", "fd09::2/64"), of("b", "invalid")}
+	f.run(t, 0)
+	to := func(destinations ...string) watch.Change {
+		c := watch.Change{Kind: watch.Destination}
+		for _, d := range destinations {
+			c.Destinations = append(c.Destinations, netip.MustParsePrefix(d))
+		}
+		return c
+	}
+	f.change(to("10.9.0.3/32", "10.9.0.0/16", "0.0.0.0/0"))
+	f.await(t, "list")
+	f.change(to("10.9.0.2/31"))
+	require.Eventually(t, func() bool { return f.count("list") == 2 }, 30*time.Second, time.Millisecond)
+	require.Zero(t, f.count("restore []"))
+	for i, d := range []string{"10.9.0.2/32", "10.9.0.0/24", "fd09::2/128", "fd09::/64"} {
+		f.change(to("192.0.2.0/24", d))
+		require.Eventually(t, func() bool { return f.count("restore []") == i+1 && f.count("check a") == i+1 }, 30*time.Second, time.Millisecond, d)
+	}
+	f.change(watch.Change{Kind: watch.Destination})
+	require.Eventually(t, func() bool { return f.count("restore []") == 5 }, 30*time.Second, time.Millisecond, "any")
+	require.Equal(t, 5, f.count("compared [route]"))
+
+	r := routes{next: time.Now()}
+	require.True(t, r.add([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}))
+	require.False(t, r.due(r.next.Add(-1)))
+	require.True(t, r.due(r.next))
+	require.False(t, r.add(make([]netip.Prefix, maxRoutes)), "too many")
+	require.False(t, r.due(r.next))
+}
+
 // TestHealerChecksOthersOnlyIfNeeded: CHECK of rules outside of allocnet's tables runs
 // programs, and a change of a link does not concern them.
 func TestHealerChecksOthersOnlyIfNeeded(t *testing.T) {
@@ -272,6 +318,37 @@ func TestUnhealthy(t *testing.T) {
 		clear(c.waiting)
 	}
 	require.Equal(t, 2, f.count("healed drift 0 a"+configurator.ErrUnhealthy.Error()))
+}
+
+// TestFoundByARequest: an allocation that a request has found unhealthy counts, and is checked once
+// after five seconds, until a request or a CHECK finds it healthy.
+func TestFoundByARequest(t *testing.T) {
+	f := newFake()
+	c := NewChecker(CheckerOptions{Service: func() Service { return f }, Report: f, Logger: hclog.NewNullLogger()})
+	gone := fmt.Errorf("%w: %w", configurator.ErrUnhealthy, configurator.ErrInvalidAllocation)
+	for _, err := range []error{nil, configurator.ErrNotChecked, configurator.ErrNotFound, gone, context.Canceled} {
+		c.Found("a", err)
+		require.Empty(t, f.log, err)
+		require.Empty(t, c.waiting, err)
+	}
+	for range 2 {
+		before := time.Now()
+		c.Found("a", configurator.ErrUnhealthy)
+		due := c.waiting[task{id: "a"}].at
+		require.WithinRange(t, due, before.Add(firstUnhealthy), time.Now().Add(firstUnhealthy))
+		c.Found("a", configurator.ErrUnhealthy)
+		require.Equal(t, due, c.waiting[task{id: "a"}].at, "found again")
+		require.Equal(t, firstUnhealthy, c.waits["a"])
+		require.Equal(t, []string{"unhealthy 1", "healed drift 0 a" + configurator.ErrUnhealthy.Error()}, f.log)
+		c.Found("a", nil)
+		require.Empty(t, c.unhealthy)
+		require.Equal(t, "unhealthy 0", f.log[2])
+		f.log = nil
+		clear(c.waiting)
+	}
+	c.Found("a", configurator.ErrUnhealthy)
+	c.check(t.Context(), "a")
+	require.Empty(t, c.unhealthy)
 }
 
 // TestCheckedAgain: an allocation that is not healthy waits for one CHECK, however often it was

@@ -94,6 +94,7 @@ func subscribe(fd int, o *ListenOptions) error {
 // Notification is one message. Its payload is valid only during the call.
 type Notification struct {
 	Kind    uint16
+	Flags   uint16
 	Payload []byte
 }
 
@@ -139,7 +140,7 @@ func notifications(data []byte, each func(*Notification)) {
 		if length < unix.SizeofNlMsghdr || length > len(data) {
 			return
 		}
-		each(&Notification{Kind: binary.NativeEndian.Uint16(data[4:]), Payload: data[unix.SizeofNlMsghdr:length]})
+		each(&Notification{Kind: binary.NativeEndian.Uint16(data[4:]), Flags: binary.NativeEndian.Uint16(data[6:]), Payload: data[unix.SizeofNlMsghdr:length]})
 		data = data[min(len(data), Align(length)):]
 	}
 }

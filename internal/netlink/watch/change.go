@@ -2,6 +2,7 @@ package watch
 
 import (
 	"fmt"
+	"net/netip"
 	"sync"
 
 	"github.com/allocnet/allocnet/internal/names"
@@ -30,6 +31,9 @@ const (
 	Made
 	// Veth: the veth of an attachment was deleted, perhaps with its namespace.
 	Veth
+	// Destination: routes over any link were replaced, or removed while an allocation is
+	// damaged. The routes of allocations are among them if they have one of the Destinations.
+	Destination
 	// Lost: notifications were lost, so that any change can have been made.
 	Lost
 
@@ -38,7 +42,7 @@ const (
 
 // String returns the name of the kind.
 func (k Kind) String() string {
-	return [kinds]string{"rules", "firewall", "link", "address", "route", "forwarding", "made", "veth", "lost"}[k]
+	return [kinds]string{"rules", "firewall", "link", "address", "route", "forwarding", "made", "veth", "destination", "lost"}[k]
 }
 
 // Change is a change, or several of the same kind, of which it describes the first one.
@@ -51,6 +55,9 @@ type Change struct {
 	PID     int
 	// Owners are the owners of deleted veths, maxOwners at most.
 	Owners []names.Owner
+	// Destinations are those of a change of the kind Destination; nil stands for any, if there
+	// are more than maxDestinations.
+	Destinations []netip.Prefix
 }
 
 // String describes the change, with the process if it is known.
@@ -64,6 +71,9 @@ func (c *Change) String() string {
 // maxOwners bounds the owners in a Change. The veths of further ones are left to the
 // next comparison.
 const maxOwners = 256
+
+// maxDestinations bounds the destinations in a Change: a routing daemon may replace many routes.
+const maxDestinations = 1 << 16
 
 // changes are those that Take has not returned yet: at most one of each kind.
 type changes struct {
@@ -81,12 +91,25 @@ func (c *changes) add(one Change) {
 	c.added++
 	if before := c.pending[one.Kind]; before == nil {
 		c.pending[one.Kind] = &one
-	} else if len(before.Owners) < maxOwners {
-		before.Owners = append(before.Owners, one.Owners...)
+	} else {
+		before.merge(&one)
 	}
 	select {
 	case c.wake <- struct{}{}:
 	default:
+	}
+}
+
+// merge adds what a later change of the same kind concerns.
+func (c *Change) merge(later *Change) {
+	if len(c.Owners) < maxOwners {
+		c.Owners = append(c.Owners, later.Owners...)
+	}
+	if c.Kind == Destination && c.Destinations != nil {
+		c.Destinations = append(c.Destinations, later.Destinations...)
+		if later.Destinations == nil || len(c.Destinations) > maxDestinations {
+			c.Destinations = nil
+		}
 	}
 }
 

@@ -7,6 +7,9 @@
 // Changes that this process or another program of allocnet has made are left out: they
 // are told apart by the socket that made them, and by the name of the process.
 //
+// A route that replaces another one is notified with the link to which it leads now. Whether it was
+// the route of an allocation shows its destination, which the caller compares with the records.
+//
 // A Watcher waits for changes. A Monitor answers, without waiting, whether there were any
 // since a moment.
 //

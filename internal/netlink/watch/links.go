@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"net/netip"
 
 	"golang.org/x/sys/unix"
 
@@ -16,10 +17,14 @@ import (
 // links reads the notifications of rtnetlink.
 type links struct {
 	changes *changes
+	// damaged reports whether an allocation is known to be damaged.
+	damaged func() bool
 	// suspects are the links of which something was removed, with the kind. When a link
 	// is deleted, the kernel first removes all that belongs to it. So they matter only
 	// if the link still exists afterwards.
-	suspects map[int]Kind
+	suspects map[int]suspicion
+	// destinations are those of the kind Destination.
+	destinations []netip.Prefix
 	// allOff is set if IPv4 forwarding was disabled for all links. The kernel then notifies
 	// of each link as well.
 	allOff bool
@@ -29,21 +34,27 @@ type links struct {
 // compared.
 const maxSuspects = 1024
 
-// linkFilter keeps, in the kernel, deletions of links, of addresses and of unicast
-// and unreachable routes, links that were brought down, and forwarding that was disabled.
+// linkFilter keeps, in the kernel, deletions of links, of addresses and of routes that packets
+// may be forwarded or rejected by, replacements of routes, the route with which IPv6 begins on a
+// link, links that were brought down, and forwarding that was disabled.
 func linkFilter() []unix.SockFilter {
 	const (
-		load8  = unix.BPF_LD | unix.BPF_B | unix.BPF_ABS
-		load16 = unix.BPF_LD | unix.BPF_H | unix.BPF_ABS
-		load32 = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
-		equal  = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
-		isSet  = unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K
-		give   = unix.BPF_RET | unix.BPF_K
+		load8   = unix.BPF_LD | unix.BPF_B | unix.BPF_ABS
+		load16  = unix.BPF_LD | unix.BPF_H | unix.BPF_ABS
+		load32  = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
+		equal   = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
+		atLeast = unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K
+		isSet   = unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K
+		give    = unix.BPF_RET | unix.BPF_K
 
-		kindAt      = 4                       // in struct nlmsghdr
-		flagsAt     = unix.SizeofNlMsghdr + 8 // in struct ifinfomsg
-		changeAt    = flagsAt + 4             // the flags that have changed
-		routeTypeAt = unix.SizeofNlMsghdr + 7 // in struct rtmsg
+		kindAt       = 4                                     // in struct nlmsghdr
+		messageFlags = 6                                     // in struct nlmsghdr
+		flagsAt      = unix.SizeofNlMsghdr + 8               // in struct ifinfomsg
+		changeAt     = flagsAt + 4                           // the flags that have changed
+		familyAt     = unix.SizeofNlMsghdr                   // in struct rtmsg
+		dstLenAt     = unix.SizeofNlMsghdr + 1               // in struct rtmsg
+		protocolAt   = unix.SizeofNlMsghdr + routeProtocolAt // in struct rtmsg
+		typeAt       = unix.SizeofNlMsghdr + routeTypeAt     // in struct rtmsg
 		// A message that a sysctl has changed has a second attribute, which is that sysctl. One
 		// that a link was made has more.
 		sysctlAt     = unix.SizeofNlMsghdr + forwardingAt
@@ -56,30 +67,39 @@ func linkFilter() []unix.SockFilter {
 	}
 	return []unix.SockFilter{
 		0:  {Code: load16, K: kindAt},
-		1:  {Code: equal, K: network(unix.RTM_DELLINK), Jt: 12},
-		2:  {Code: equal, K: network(unix.RTM_DELADDR), Jt: 11},
-		3:  {Code: equal, K: network(unix.RTM_DELROUTE), Jt: 7},
-		4:  {Code: equal, K: network(unix.RTM_NEWLINK), Jf: 11},
-		5:  {Code: load8, K: flagsAt + lowest},
-		6:  {Code: isSet, K: unix.IFF_UP, Jt: 8},
-		7:  {Code: load32, K: changeAt},
-		8:  {Code: equal, K: all, Jt: 6}, // it was made
-		9:  {Code: load8, K: changeAt + lowest},
-		10: {Code: isSet, K: unix.IFF_UP, Jt: 3, Jf: 4},
-		11: {Code: load8, K: routeTypeAt},
-		12: {Code: equal, K: unix.RTN_UNICAST, Jt: 1},
-		13: {Code: equal, K: unix.RTN_UNREACHABLE, Jf: 1},
-		14: {Code: give, K: all},
-		15: {Code: give, K: 0},
-		16: {Code: equal, K: network(unix.RTM_NEWNETCONF), Jf: 7},
-		17: {Code: load32, K: 0},
-		18: {Code: equal, K: network32(sysctlLength), Jf: 5},
-		19: {Code: load16, K: sysctlAt + 2},
-		20: {Code: equal, K: network(netconfForwarding), Jf: 3},
-		21: {Code: load32, K: sysctlAt + 4},
-		22: {Code: equal, K: 0, Jf: 1},
+		1:  {Code: equal, K: network(unix.RTM_DELLINK), Jt: 21},
+		2:  {Code: equal, K: network(unix.RTM_DELADDR), Jt: 20},
+		3:  {Code: equal, K: network(unix.RTM_DELROUTE), Jt: 8},
+		4:  {Code: equal, K: network(unix.RTM_NEWROUTE), Jt: 10},
+		5:  {Code: equal, K: network(unix.RTM_NEWLINK), Jf: 19},
+		6:  {Code: load8, K: flagsAt + lowest},
+		7:  {Code: isSet, K: unix.IFF_UP, Jt: 16},
+		8:  {Code: load32, K: changeAt},
+		9:  {Code: equal, K: all, Jt: 14}, // it was made
+		10: {Code: load8, K: changeAt + lowest},
+		11: {Code: isSet, K: unix.IFF_UP, Jt: 11, Jf: 12},
+		12: {Code: load8, K: typeAt}, // a deletion
+		13: {Code: equal, K: unix.RTN_UNICAST, Jt: 9},
+		14: {Code: atLeast, K: unix.RTN_BLACKHOLE, Jt: 8, Jf: 9},
+		15: {Code: load16, K: messageFlags}, // a new route
+		16: {Code: isSet, K: network(unix.NLM_F_REPLACE), Jt: 6},
+		17: {Code: load8, K: familyAt},
+		18: {Code: equal, K: unix.AF_INET6, Jf: 5},
+		19: {Code: load8, K: dstLenAt},
+		20: {Code: equal, K: linkLocalBits, Jf: 3},
+		21: {Code: load8, K: protocolAt},
+		22: {Code: equal, K: unix.RTPROT_KERNEL, Jf: 1},
 		23: {Code: give, K: all},
 		24: {Code: give, K: 0},
+		25: {Code: equal, K: network(unix.RTM_NEWNETCONF), Jf: 7},
+		26: {Code: load32, K: 0},
+		27: {Code: equal, K: network32(sysctlLength), Jf: 5},
+		28: {Code: load16, K: sysctlAt + 2},
+		29: {Code: equal, K: network(netconfForwarding), Jf: 3},
+		30: {Code: load32, K: sysctlAt + 4},
+		31: {Code: equal, K: 0, Jf: 1},
+		32: {Code: give, K: all},
+		33: {Code: give, K: 0},
 	}
 }
 
@@ -88,6 +108,11 @@ const (
 	// indexAt and forwardingAt are the places of the attributes in a message about a sysctl.
 	indexAt      = 4
 	forwardingAt = 12
+	// routeProtocolAt and routeTypeAt are the places in struct rtmsg.
+	routeProtocolAt = 5
+	routeTypeAt     = 7
+	// linkLocalBits is the prefix length of the route to link-local addresses.
+	linkLocalBits = 64
 )
 
 // network returns a number of 16 bits as a filter loads it.
@@ -105,8 +130,8 @@ func network32(n uint32) uint32 {
 }
 
 func (l *links) notified(n *sock.Notification) {
-	if n.Kind == unix.RTM_DELROUTE && isAnnouncedNetwork(n.Payload) {
-		l.changes.add(Change{Kind: Route, Object: "removal of an unreachable route"})
+	if isRoute(n) {
+		l.route(n)
 		return
 	}
 	index, ok := linkOf(n)
@@ -126,9 +151,54 @@ func (l *links) notified(n *sock.Notification) {
 		l.forwardingOff(index, n.Payload[0] == unix.AF_INET)
 	case unix.RTM_DELADDR:
 		l.suspect(index, Address)
-	case unix.RTM_DELROUTE:
-		l.suspect(index, Route)
 	}
+}
+
+// route reads a notification about a route. A route that replaces another one leads to another
+// link, which does not tell whose route it was.
+func (l *links) route(n *sock.Notification) {
+	if len(n.Payload) < unix.SizeofRtMsg {
+		return
+	}
+	index, hasLink := linkOf(n)
+	switch isNew, replaces := n.Kind == unix.RTM_NEWROUTE, n.Flags&unix.NLM_F_REPLACE != 0; {
+	case isNew && !replaces:
+		// The kernel has enabled IPv6 on a link, as after its MTU was too small.
+		if hasLink && l.damaged() && destinationOf(n.Payload).Addr() == linkLocal {
+			l.suspectAs(index, suspicion{Address, "IPv6 is enabled again on link"})
+		}
+	case isNew:
+		l.destinations = append(l.destinations, destinationOf(n.Payload))
+	default:
+		if isAnnouncedNetwork(n.Payload) {
+			l.changes.add(Change{Kind: Route, Object: "removal of an unreachable route"})
+		} else if hasLink && n.Payload[routeTypeAt] == unix.RTN_UNICAST {
+			l.suspect(index, Route)
+		}
+		if l.damaged() { // it may be the route that has replaced one
+			l.destinations = append(l.destinations, destinationOf(n.Payload))
+		}
+	}
+}
+
+func isRoute(n *sock.Notification) bool {
+	return n.Kind == unix.RTM_NEWROUTE || n.Kind == unix.RTM_DELROUTE
+}
+
+var linkLocal = netip.MustParseAddr("fe80::")
+
+// destinationOf returns the destination of a route.
+func destinationOf(payload []byte) (to netip.Prefix) {
+	addr := netip.IPv4Unspecified()
+	if payload[0] == unix.AF_INET6 {
+		addr = netip.IPv6Unspecified()
+	}
+	sock.EachAttribute(payload[unix.SizeofRtMsg:], func(kind uint16, value []byte) {
+		if a, ok := netip.AddrFromSlice(value); ok && kind == unix.RTA_DST {
+			addr = a
+		}
+	})
+	return netip.PrefixFrom(addr, int(payload[1]))
 }
 
 // forwardingOff reads that forwarding was disabled for a link, or for all. Of IPv6 only the
@@ -148,7 +218,7 @@ func (l *links) forwardingOff(index int, v4 bool) {
 // isAnnouncedNetwork reports whether a route is one that package announce may have added
 // without a link.
 func isAnnouncedNetwork(payload []byte) bool {
-	if len(payload) < unix.SizeofRtMsg || payload[7] != unix.RTN_UNREACHABLE {
+	if payload[routeTypeAt] != unix.RTN_UNREACHABLE {
 		return false
 	}
 	table := uint32(payload[4])
@@ -157,7 +227,7 @@ func isAnnouncedNetwork(payload []byte) bool {
 			table = sock.Uint32(value)
 		}
 	})
-	return announce.Validate(table, payload[5]) == nil
+	return announce.Validate(table, payload[routeProtocolAt]) == nil
 }
 
 // allLinks is the index of a change that concerns all links: NETCONFA_IFINDEX_ALL.
@@ -172,7 +242,7 @@ func linkOf(n *sock.Notification) (index int, ok bool) {
 		}
 		return int(int32(binary.NativeEndian.Uint32(n.Payload[indexAt+unix.SizeofNlAttr:]))), true
 	}
-	if n.Kind != unix.RTM_DELROUTE { // a link or an address
+	if !isRoute(n) { // a link or an address
 		if len(n.Payload) < 8 {
 			return 0, false
 		}
@@ -186,9 +256,17 @@ func linkOf(n *sock.Notification) (index int, ok bool) {
 	return index, ok
 }
 
-func (l *links) suspect(index int, kind Kind) {
+// suspicion is what may have happened to a link.
+type suspicion struct {
+	kind Kind
+	act  string // before the name of the link
+}
+
+func (l *links) suspect(index int, kind Kind) { l.suspectAs(index, suspicion{kind, kind.act()}) }
+
+func (l *links) suspectAs(index int, s suspicion) {
 	if _, known := l.suspects[index]; !known && len(l.suspects) <= maxSuspects {
-		l.suspects[index] = kind
+		l.suspects[index] = s
 	}
 }
 
@@ -208,14 +286,18 @@ func (l *links) settled() {
 		l.changes.add(Change{Kind: Lost, Object: "changes of too many links"})
 		clear(l.suspects)
 	}
-	for index, kind := range l.suspects {
+	for index, s := range l.suspects {
 		one, exists := find(index)
 		if exists && !rtnl.IsLeaving(one.group) && (one.kind == "bridge" || one.owned) {
-			l.changes.add(Change{Kind: kind, Object: kind.act() + fmt.Sprintf(" %q", one.name)})
+			l.changes.add(Change{Kind: s.kind, Object: s.act + fmt.Sprintf(" %q", one.name)})
 		}
 	}
 	clear(l.suspects)
 	l.allOff = false
+	if len(l.destinations) > 0 {
+		l.changes.add(Change{Kind: Destination, Object: "other routes", Destinations: l.destinations})
+		l.destinations = nil
+	}
 }
 
 // act describes a change of a link.

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
@@ -90,6 +92,13 @@ func (m *Monitor) read() {
 }
 
 func (m *Monitor) linkNotified(n *sock.Notification) {
+	if n.Kind == unix.RTM_NEWROUTE {
+		if n.Flags&unix.NLM_F_REPLACE != 0 { // of a route over any link
+			m.now++
+			m.all = m.now
+		}
+		return
+	}
 	index, ok := linkOf(n)
 	if !ok {
 		return

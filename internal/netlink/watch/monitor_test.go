@@ -46,8 +46,14 @@ func TestMonitor(t *testing.T) {
 		{"sysctl -qw net.ipv4.ip_forward=1", false},
 		{"sysctl -qw net.ipv4.conf.veth1.forwarding=0", true},
 		{"sysctl -qw net.ipv4.ip_forward=0", true},
+		{"ip route add 10.5.0.9 dev brt", false},
+		{"ip route replace 10.5.0.9 dev lo", true},
+		{"ip route del 10.5.0.9 dev lo", false},
 		{"ip route del 10.5.0.0/24", true},
 		{"ip address del 10.5.0.1/24 dev brt", true},
+		{"ip address add fd05::1/64 dev brt", false},
+		{"ip link set brt mtu 1200", true},
+		{"ip link set brt mtu 1500", false},
 		{"ip link set brt down", true},
 	} {
 		since := m.Now()

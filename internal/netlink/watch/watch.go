@@ -18,6 +18,11 @@ const DefaultBuffer = 8 << 20
 
 // Watcher watches the network namespace of the process. It is safe for concurrent use.
 type Watcher struct {
+	// Damaged reports whether an allocation is known to be damaged. Only then, it is a change that
+	// a route of another program was removed, or that the kernel has enabled IPv6 on a link. It is
+	// set before Run; nil stands for never.
+	Damaged func() bool
+
 	buffer  int
 	warn    func(error)
 	changes *changes
@@ -147,7 +152,10 @@ func rulesOptions(buffer int) sock.ListenOptions {
 
 // links is the source of rtnetlink.
 func (w *Watcher) links() *source {
-	l := &links{changes: w.changes, suspects: map[int]Kind{}}
+	l := &links{changes: w.changes, suspects: map[int]suspicion{}, damaged: w.Damaged}
+	if l.damaged == nil {
+		l.damaged = func() bool { return false }
+	}
 	return &source{
 		ListenOptions: linksOptions(w.buffer),
 		notified:      l.notified, settled: l.settled,

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -36,9 +37,16 @@ func do(t testing.TB, commands ...string) {
 // start returns a Watcher that has begun to listen to both sources.
 func start(t *testing.T, buffer int) *Watcher {
 	t.Helper()
+	return startWith(t, buffer, nil)
+}
+
+// startWith is start with the Damaged of the Watcher.
+func startWith(t *testing.T, buffer int, damaged func() bool) *Watcher {
+	t.Helper()
 	privhost.Require(t, "nft", "ip")
 	do(t, "nft flush ruleset")
 	w := New(buffer, func(err error) { t.Log(err) })
+	w.Damaged = damaged
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { _ = w.Run(ctx); close(ended) }()
@@ -118,8 +126,8 @@ func quiet(t *testing.T, w *Watcher) {
 // address, and a port with the owner as its alias.
 func hostWithAllocation(t *testing.T) {
 	t.Helper()
-	do(t, "ip link add brt type bridge", "ip address add 10.5.0.1/24 dev brt", "ip link set brt up",
-		"ip link add veth1 type veth peer name peer1", "ip link set veth1 alias allocnet:net/a/eth0 master brt up", "ip link set peer1 up")
+	do(t, "ip link add brt type bridge", "ip link set brt addrgenmode none", "ip address add 10.5.0.1/24 dev brt", "ip link set brt up",
+		"ip link add veth1 type veth peer name peer1", "ip link set veth1 addrgenmode none", "ip link set veth1 alias allocnet:net/a/eth0 master brt up", "ip link set peer1 up")
 	t.Cleanup(func() {
 		_ = exec.Command("ip", "link", "del", "brt").Run()
 		_ = exec.Command("ip", "link", "del", "veth1").Run()
@@ -197,6 +205,78 @@ func TestChanges(t *testing.T) {
 			got.PID = 0
 			require.Equal(t, test.want, got)
 		})
+	}
+}
+
+// TestReplacedRoutes: a route that replaces another one over any link is seen, and the removal of
+// one while an allocation is damaged.
+func TestReplacedRoutes(t *testing.T) {
+	var damaged atomic.Bool
+	w := startWith(t, 0, damaged.Load)
+	hostWithAllocation(t)
+	quiet(t, w)
+	for _, test := range []struct{ to, add, replace, remove string }{
+		{"10.5.0.9/32", "ip route add 10.5.0.9 dev brt", "ip route replace 10.5.0.9 dev lo", "ip route del 10.5.0.9 dev lo"},
+		{"10.6.0.0/24", "ip route add 10.6.0.0/24 dev brt", "ip route replace 10.6.0.0/24 dev lo", "ip route del 10.6.0.0/24 dev lo"},
+		{"10.5.0.9/32", "ip route add 10.5.0.9 dev brt", "ip route replace blackhole 10.5.0.9", "ip route del blackhole 10.5.0.9"},
+		{"fd05::9/128", "ip -6 route add fd05::9 dev brt", "ip -6 route replace fd05::9 dev lo", "ip -6 route del fd05::9 dev lo"},
+		{"0.0.0.0/0", "ip route add default dev brt", "ip route replace default dev lo", "ip route del default"},
+		{"::/0", "ip route add ::/0 dev brt", "ip route replace ::/0 dev lo", "ip -6 route del default"},
+	} {
+		want := Change{Kind: Destination, Object: "other routes", Destinations: []netip.Prefix{netip.MustParsePrefix(test.to)}}
+		do(t, test.add)
+		quiet(t, w)
+		do(t, test.replace)
+		require.Equal(t, want, await(t, w, Destination), test.replace)
+		do(t, test.remove)
+		quiet(t, w)
+		do(t, test.add, test.replace)
+		await(t, w, Destination)
+		damaged.Store(true)
+		do(t, test.remove)
+		require.Equal(t, want, await(t, w, Destination), test.remove)
+		damaged.Store(false)
+	}
+	do(t, "ip route add 10.5.9.9 dev lo; ip route del 10.5.9.9 dev lo")
+	quiet(t, w)
+}
+
+// TestReplacedRoutesAreBounded: from some number on, any route counts as replaced.
+func TestReplacedRoutesAreBounded(t *testing.T) {
+	c := newChanges()
+	all := make([]netip.Prefix, maxDestinations)
+	c.add(Change{Kind: Destination, Destinations: all})
+	require.Len(t, c.pending[Destination].Destinations, maxDestinations)
+	for range 2 {
+		c.add(Change{Kind: Destination, Destinations: all[:1]})
+		require.Nil(t, c.pending[Destination].Destinations)
+	}
+	require.Len(t, c.take(), 1)
+	c.add(Change{Kind: Destination, Destinations: all[:1]})
+	require.Len(t, c.take()[0].Destinations, 1)
+}
+
+// TestIPv6Again: the kernel disables IPv6 on a link with a small MTU, and enables it again. The
+// latter matters only while an allocation is damaged: the kernel also enables it on new links.
+func TestIPv6Again(t *testing.T) {
+	var damaged atomic.Bool
+	w := startWith(t, 0, damaged.Load)
+	hostWithAllocation(t)
+	for _, link := range []string{"brt", "veth1"} {
+		do(t, "ip link set veth1 nomaster; ip link add name brpeer type veth peer name brport; ip link set brport up master brt; ip link set brpeer up",
+			"ip address add fd05::1/64 dev "+link+" nodad")
+		sleep(t.Context(), 2*lastPause)
+		w.Take()
+		do(t, "ip link set "+link+" mtu 1200")
+		require.Equal(t, fmt.Sprintf("removal of a route over link %q", link), await(t, w, Route).Object)
+		do(t, "ip link set "+link+" mtu 1500")
+		quiet(t, w)
+		do(t, "ip link set "+link+" mtu 1200")
+		damaged.Store(true)
+		do(t, "ip link set "+link+" mtu 1500")
+		require.Equal(t, fmt.Sprintf("IPv6 is enabled again on link %q", link), await(t, w, Address).Object)
+		damaged.Store(false)
+		do(t, "ip link del brpeer")
 	}
 }
 

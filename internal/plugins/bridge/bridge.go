@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -200,6 +201,9 @@ func (a *addition) gateway(ctx context.Context) error {
 	}
 	set := func() error {
 		_, err := a.setGateways(ctx, a.args.Host, a.link, a.result)
+		if err != nil {
+			err = cmp.Or(veth.CheckMTU(a.args.Host.Kernel, a.gatewayName(), a.result), err)
+		}
 		return err
 	}
 	if err := a.args.Host.Cache.Unless(key, set); err != nil {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -66,12 +65,14 @@ func (b *bridge) setGateways(ctx context.Context, host *sdk.Host, br *netlink.Br
 	if err != nil {
 		return false, err
 	}
+	var errs []error
 	for _, address := range r.IPs {
 		gateway := &net.IPNet{IP: address.Gateway, Mask: address.Address.Mask}
 		added, err := b.ensureAddress(ctx, host.Kernel, link, gateway)
-		if changed = changed || added; err != nil {
-			return changed, err
-		}
+		changed, errs = changed || added, append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return changed, err
 	}
 	added, err := ensureLinkLocal(host.Kernel, link, r, changed)
 	if changed = changed || added; err != nil {
@@ -93,30 +94,12 @@ func ensureLinkLocal(host *rtnl.Host, link netlink.Link, r *types100.Result, isN
 	want := &net.IPNet{IP: veth.LinkLocal(mac), Mask: net.CIDRMask(64, 128)}
 	added, err = host.EnsureAddress(link.Attrs().Index, want, rtnl.NoDAD)
 	if err == nil && !added && isNew {
-		err = skipDAD(host, link, want)
+		err = veth.SkipDAD(host, link.Attrs().Index, want)
 	}
 	if err != nil {
 		return false, fmt.Errorf("interface %q: %w", link.Attrs().Name, err)
 	}
 	return added, nil
-}
-
-// skipDAD makes an address usable for whose duplicates the kernel still looks: another ADD has
-// brought the bridge up before the one that created it switched that off.
-func skipDAD(host *rtnl.Host, link netlink.Link, want *net.IPNet) error {
-	list, err := host.AddrList(link, netlink.FAMILY_V6)
-	if err != nil {
-		return fmt.Errorf("list addresses: %w", err)
-	}
-	tentative := func(a netlink.Addr) bool { return a.IP.Equal(want.IP) && a.Flags&unix.IFA_F_TENTATIVE != 0 }
-	if !slices.ContainsFunc(list, tentative) {
-		return nil
-	}
-	if err := host.AddrDel(link, &netlink.Addr{IPNet: want}); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
-		return fmt.Errorf("remove address %s: %w", want, err)
-	}
-	_, err = host.EnsureAddress(link.Attrs().Index, want, rtnl.NoDAD)
-	return err
 }
 
 // ensureAddress adds an address to the bridge or to a VLAN's interface. It adds

@@ -98,7 +98,10 @@ func (b *bridge) checkGateways(c *sdk.CmdArgs, br *netlink.Bridge, r *types100.R
 	if b.Vlan == 0 && veth.HasIPv6(r) && !sdk.AddedByReference(c, b.Name, r) && !slices.ContainsFunc(addresses, isLocal) {
 		errs = append(errs, fmt.Errorf("interface %q has no link-local address", name))
 	}
-	return errors.Join(append(errs, veth.CheckForwarding(c.Host.Kernel, index, name, r))...)
+	if len(errs) > 0 {
+		errs = append([]error{veth.CheckMTU(c.Host.Kernel, name, r)}, errs...) // the cause first
+	}
+	return errors.Join(append(errs, b.checkRoutes(c.Host.Kernel, index, r), veth.CheckForwarding(c.Host.Kernel, index, name, r))...)
 }
 
 // checkPort looks for the host's end of the veth among the interfaces of the

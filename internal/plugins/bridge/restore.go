@@ -25,12 +25,13 @@ func (b *bridge) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 	if err != nil || r == nil {
 		return err
 	}
-	leaseErr := b.ipam.Repair(ctx, c)
-	if _, err := b.restoreBridge(ctx, c, r); err != nil {
-		return errors.Join(leaseErr, err)
+	errs := []error{b.ipam.Repair(ctx, c)}
+	_, err = b.restoreBridge(ctx, c, r)
+	if errs = append(errs, err); err != nil && !errors.Is(err, rtnl.ErrForeignRoute) && !errors.Is(err, veth.ErrSmallMTU) {
+		return errors.Join(errs...)
 	}
 	// The elements come first: a guarded port without them sends nothing.
-	errs := []error{leaseErr, b.restoreGuard(ctx, c, r), b.rules.Restore(ctx, c, r)}
+	errs = append(errs, b.restoreGuard(ctx, c, r), b.rules.Restore(ctx, c, r))
 	if !sdk.AddedByReference(c, b.Name, r) {
 		_, err := b.restorePort(c)
 		errs = append(errs, err)
@@ -84,12 +85,15 @@ func (b *bridge) restoreBridge(ctx context.Context, c *sdk.CmdArgs, r *types100.
 		}
 		changed, a.link.HardwareAddr = true, a.mac
 	}
-	added, err := veth.WithIPv6(b.gatewayName(), r, func() (bool, error) { return b.setGateways(ctx, c.Host, a.link, r) })
-	if changed = changed || added; err != nil {
-		return changed, err
-	}
-	added, err = b.restoreRoutes(c, a.link.Index, r)
-	return changed || added, err
+	restored, err := veth.WithIPv6(c.Host.Kernel, b.gatewayName(), r, func(r *types100.Result) (bool, error) {
+		added, err := b.setGateways(ctx, c.Host, a.link, r)
+		if err != nil {
+			return added, err
+		}
+		routed, err := b.restoreRoutes(c, a.link.Index, r)
+		return added || routed, err
+	})
+	return changed || restored, err
 }
 
 // macOf returns the MAC of the bridge in a result; nil if it has none.
@@ -114,23 +118,48 @@ func (b *bridge) restoreRoutes(c *sdk.CmdArgs, index int, r *types100.Result) (c
 	if !b.IsGateway || b.Vlan != 0 {
 		return false, nil
 	}
+	var errs []error
 	for _, ip := range r.IPs {
-		route := &rtnl.Route{
-			Index: index, Dst: &net.IPNet{IP: ip.Address.IP.Mask(ip.Address.Mask), Mask: ip.Address.Mask},
-			Priority: kernelMetric, Protocol: unix.RTPROT_KERNEL,
-		}
-		if ip.Gateway.To4() != nil {
-			route.Priority, route.Scope, route.Src = 0, unix.RT_SCOPE_LINK, ip.Gateway
-		}
 		if ones, bits := ip.Address.Mask.Size(); ones == bits {
 			continue // the kernel makes no such route
 		}
-		added, err := c.Host.Kernel.EnsureRoute(route)
+		added, err := c.Host.Kernel.RestoreRoute(routeTo(index, ip), ip.Address.IP)
 		if changed = changed || added; err != nil {
-			return changed, fmt.Errorf("interface %q: %w", b.Bridge, err)
+			errs = append(errs, fmt.Errorf("interface %q: %w", b.Bridge, err))
 		}
 	}
-	return changed, nil
+	return changed, errors.Join(errs...)
+}
+
+// routeTo returns the route to the network of an address, as the kernel makes it for its gateway.
+func routeTo(index int, ip *types100.IPConfig) *rtnl.Route {
+	route := &rtnl.Route{
+		Index: index, Dst: &net.IPNet{IP: ip.Address.IP.Mask(ip.Address.Mask), Mask: ip.Address.Mask},
+		Priority: kernelMetric, Protocol: unix.RTPROT_KERNEL,
+	}
+	if ip.Gateway.To4() != nil {
+		route.Priority, route.Scope, route.Src = 0, unix.RT_SCOPE_LINK, ip.Gateway
+	}
+	return route
+}
+
+// checkRoutes returns an error for each network of a result to which another program's route
+// leads, instead of the one over the bridge.
+func (b *bridge) checkRoutes(host *rtnl.Host, index int, r *types100.Result) error {
+	if !b.IsGateway || b.Vlan != 0 {
+		return nil
+	}
+	var errs []error
+	for _, ip := range r.IPs {
+		if ones, bits := ip.Address.Mask.Size(); ones == bits || host.Reaches(index, &ip.Address) {
+			continue
+		}
+		route := routeTo(index, ip)
+		if err := host.ForeignRoute(route); err != nil {
+			errs = append(errs, fmt.Errorf("the host has no route to %s over %q: %w", route.Dst, b.Bridge, err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // restoreGuard makes the rules of the source guard again if some are missing.

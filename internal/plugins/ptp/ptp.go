@@ -191,12 +191,17 @@ func (a *addition) configureHost(context.Context) error {
 		} else {
 			changes.AddAddress(index, veth.HostPrefix(ip.Gateway), rtnl.NoDAD)
 		}
-		changes.AddRoute(&rtnl.Route{Index: index, Dst: veth.HostPrefix(ip.Address.IP), Scope: unix.RT_SCOPE_HOST})
+		changes.AddRoute(routeTo(index, ip))
 	}
 	if err := host.Apply(&changes); err != nil {
 		return err
 	}
 	return veth.Forward(a.args.Host.Cache, a.result)
+}
+
+// routeTo returns the host's route to an address of the container.
+func routeTo(index int, ip *types100.IPConfig) *rtnl.Route {
+	return &rtnl.Route{Index: index, Dst: veth.HostPrefix(ip.Address.IP), Scope: unix.RT_SCOPE_HOST}
 }
 
 // awaitReception waits until both ends accept packets for their addresses.
@@ -261,11 +266,25 @@ func checkReach(host *rtnl.Host, index int, name string, r *types100.Result) err
 				errs = append(errs, cmp.Or(err, fmt.Errorf("interface %q of the host does not have the address %s", name, ip.Gateway)))
 			}
 		}
-		if has, err := host.HasRoute(index, ip.Address.IP); err != nil || !has {
-			errs = append(errs, cmp.Or(err, fmt.Errorf("the host has no route to %s over %q", ip.Address.IP, name)))
+		if has, err := host.HasRoute(index, ip.Address.IP); err != nil {
+			errs = append(errs, err)
+		} else if !has {
+			errs = append(errs, noRoute(host, index, name, ip))
 		}
 	}
+	if len(errs) > 0 {
+		errs = append([]error{veth.CheckMTU(host, name, r)}, errs...) // the cause first
+	}
 	return errors.Join(errs...)
+}
+
+// noRoute returns the error that the host lacks the route to an address of the container.
+func noRoute(host *rtnl.Host, index int, name string, ip *types100.IPConfig) error {
+	err := fmt.Errorf("the host has no route to %s over %q", ip.Address.IP, name)
+	if foreign := host.ForeignRoute(routeTo(index, ip)); foreign != nil {
+		return fmt.Errorf("%w: %w", err, foreign)
+	}
+	return err
 }
 
 // Del implements sdk.Plugin.

@@ -69,11 +69,11 @@ func (p *ptp) restoreHost(c *sdk.CmdArgs, r *types100.Result) (changed bool, err
 		}
 		changed = true
 	}
-	restored, err := veth.WithIPv6(name, r, func() (bool, error) { return restoreReach(host, index, name, r) })
-	if err != nil {
+	restored, err := veth.WithIPv6(host, name, r, func(r *types100.Result) (bool, error) { return restoreReach(host, index, name, r) })
+	if changed = changed || restored; err != nil {
 		return changed, fmt.Errorf("interface %q: %w", name, err)
 	}
-	return changed || restored, nil
+	return changed, nil
 }
 
 // restoreReach restores the addresses and routes of the host's end, and forwarding.
@@ -81,16 +81,16 @@ func restoreReach(host *rtnl.Host, index int, name string, r *types100.Result) (
 	note := func(added bool, one error) {
 		changed, err = changed || added, errors.Join(err, one)
 	}
-	if veth.HasIPv6(r) {
-		note(restoreLinkLocal(host, r, index, name))
-	}
 	for _, ip := range r.IPs {
 		if ip.Gateway.To4() != nil {
 			note(host.EnsureSharedAddress(index, ip.Gateway))
 		} else {
 			note(host.EnsureAddress(index, veth.HostPrefix(ip.Gateway), rtnl.NoDAD))
 		}
-		note(host.EnsureRoute(&rtnl.Route{Index: index, Dst: veth.HostPrefix(ip.Address.IP), Scope: unix.RT_SCOPE_HOST}))
+		note(host.RestoreRoute(routeTo(index, ip), ip.Address.IP))
+	}
+	if veth.HasIPv6(r) {
+		note(restoreLinkLocal(host, r, index, name, changed))
 	}
 	note(veth.EnsureForwarding(host, index, r))
 	return changed, err
@@ -111,15 +111,20 @@ func (p *ptp) restoreForwarding(c *sdk.CmdArgs, r *types100.Result) error {
 	return nil
 }
 
-// restoreLinkLocal restores what addLinkLocal has added.
-func restoreLinkLocal(host *rtnl.Host, r *types100.Result, index int, name string) (changed bool, err error) {
+// restoreLinkLocal restores what addLinkLocal has added. If something else of the link was missing,
+// the kernel may just have added the address itself, and look for duplicates of it.
+func restoreLinkLocal(host *rtnl.Host, r *types100.Result, index int, name string, isNew bool) (changed bool, err error) {
 	for _, itf := range r.Interfaces {
 		mac, macErr := net.ParseMAC(itf.Mac)
 		if itf.Name != name || itf.Sandbox != "" || macErr != nil {
 			continue
 		}
 		ip := veth.LinkLocal(mac)
-		if changed, err = host.EnsureAddress(index, veth.HostPrefix(ip), rtnl.NoDAD); err != nil {
+		changed, err = host.EnsureAddress(index, veth.HostPrefix(ip), rtnl.NoDAD)
+		if err == nil && !changed && isNew {
+			err = veth.SkipDAD(host, index, veth.HostPrefix(ip))
+		}
+		if err != nil {
 			return changed, err
 		}
 		network := &net.IPNet{IP: ip.Mask(net.CIDRMask(64, 128)), Mask: net.CIDRMask(64, 128)}

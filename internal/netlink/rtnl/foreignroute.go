@@ -1,0 +1,140 @@
+package rtnl
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/netlink/sock"
+	"github.com/allocnet/allocnet/internal/retry"
+)
+
+// ErrForeignRoute: another program has replaced a route of allocnet. Its route is not removed.
+var ErrForeignRoute = errors.New("a route of another program is in its place")
+
+// RestoreRoute adds a route to the main table of the host if it is missing. to is an address of its
+// destination. The error is ErrForeignRoute if another program has replaced the route: see
+// ForeignRoute.
+func (h *Host) RestoreRoute(route *Route, to net.IP) (added bool, err error) {
+	ones, _ := route.Dst.Mask.Size()
+	if h.findsNetwork(unix.RTN_UNICAST, route.Index, to, uint8(ones)) {
+		return false, nil
+	}
+	added, err = h.EnsureRoute(route)
+	if err == nil && !added {
+		err = h.ForeignRoute(route)
+	}
+	if err != nil {
+		return false, fmt.Errorf("restore route to %s: %w", short(route.Dst), err)
+	}
+	return added, nil
+}
+
+// ForeignRoute returns ErrForeignRoute, with the way to delete the other route, if the main table
+// has another route instead of a given one: to the same destination with the same metric. The
+// kernel walks the whole table.
+func (h *Host) ForeignRoute(route *Route) error {
+	routes, err := h.routesLike(route)
+	if err != nil || len(routes) == 0 || slices.ContainsFunc(routes, func(one mainRoute) bool {
+		return one.kind == unix.RTN_UNICAST && slices.Contains(one.links, route.Index)
+	}) {
+		return err
+	}
+	other := routes[0]
+	leads, deletion := "leads to several links", "ip route del "
+	if route.Dst.IP.To4() == nil {
+		deletion = "ip -6 route del "
+	}
+	if other.kind != unix.RTN_UNICAST {
+		leads, deletion = "has the type "+other.typeName(), deletion+other.typeName()+" "
+	}
+	deletion += short(route.Dst)
+	if len(other.links) == 1 {
+		link, err := h.LinkByIndex(other.links[0])
+		if err != nil {
+			return fmt.Errorf("find link %d: %w", other.links[0], err)
+		}
+		deletion += " dev " + link.Attrs().Name
+		if other.kind == unix.RTN_UNICAST {
+			leads = fmt.Sprintf("leads to %q", link.Attrs().Name)
+		}
+	}
+	return fmt.Errorf("%w, which %s; delete it: %s", ErrForeignRoute, leads, deletion)
+}
+
+// short returns a destination as ip route shows it.
+func short(dst *net.IPNet) string {
+	if ones, bits := dst.Mask.Size(); ones == bits {
+		return dst.IP.String()
+	}
+	return dst.String()
+}
+
+// mainRoute is a route of the main table.
+type mainRoute struct {
+	kind  byte // rtm_type
+	links []int
+}
+
+// typeName returns the type as ip route shows it.
+func (r *mainRoute) typeName() string {
+	names := map[byte]string{
+		unix.RTN_UNICAST: "unicast", unix.RTN_LOCAL: "local", unix.RTN_BLACKHOLE: "blackhole",
+		unix.RTN_UNREACHABLE: "unreachable", unix.RTN_PROHIBIT: "prohibit", unix.RTN_THROW: "throw",
+	}
+	if name := names[r.kind]; name != "" {
+		return name
+	}
+	return fmt.Sprint(r.kind)
+}
+
+// routesLike returns the routes of the main table with the destination and the metric of a route.
+func (h *Host) routesLike(route *Route) ([]mainRoute, error) {
+	m, short := route.header()
+	priority := route.priority()
+	if priority == 0 && m.Family == unix.AF_INET6 {
+		priority = 1024 // IP6_RT_PRIO_USER of linux/ipv6_route.h
+	}
+	list, err := retry.List(func() (list []mainRoute, err error) {
+		err = dump(&h.strict, func(r *sock.Requests) {
+			r.Begin("", unix.RTM_GETROUTE, unix.NLM_F_DUMP)
+			putRoute(r, &unix.RtMsg{Family: m.Family})
+			r.Uint32(unix.RTA_TABLE, unix.RT_TABLE_MAIN)
+		}, func(payload []byte) error {
+			if one, ok := parseMainRoute(payload, m.Dst_len, short(route.Dst.IP), priority); ok {
+				list = append(list, one)
+			}
+			return nil
+		})
+		return list, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list routes to %s: %w", route.Dst, err)
+	}
+	return list, nil
+}
+
+// parseMainRoute reads a route. ok reports that it is one of the main table with a destination and a
+// metric. A route for some types of service only does not count.
+func parseMainRoute(payload []byte, ones uint8, dst net.IP, priority uint32) (r mainRoute, ok bool) {
+	const dstLenAt, tosAt, tableAt, typeAt, flagsAt = 1, 3, 4, 7, 8 // in struct rtmsg
+	if len(payload) < unix.SizeofRtMsg || payload[dstLenAt] != ones || payload[tosAt] != 0 || payload[tableAt] != unix.RT_TABLE_MAIN ||
+		binary.NativeEndian.Uint32(payload[flagsAt:])&unix.RTM_F_CLONED != 0 {
+		return r, false
+	}
+	var has uint32
+	sock.EachAttribute(payload[unix.SizeofRtMsg:], func(kind uint16, value []byte) {
+		switch kind {
+		case unix.RTA_DST:
+			ok = net.IP(value).Equal(dst)
+		case unix.RTA_PRIORITY:
+			has = sock.Uint32(value)
+		}
+	})
+	r.kind, r.links = payload[typeAt], parseRouteOut(payload).links
+	return r, ok && has == priority
+}
