@@ -67,8 +67,30 @@ func browse(t *testing.T, address string, width, height int64) *browser {
 	command(b, network.Enable, network.EnableParams{})
 	command(b, log.Enable, cdp.Empty{})
 	command(b, runtime.Enable, cdp.Empty{})
-	b.do(chromedp.EmulateViewport(width, height), chromedp.Navigate(address))
+	b.do(chromedp.EmulateViewport(width, height))
+	for range 5 {
+		b.do(chromedp.Navigate(address))
+		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+			if eval[bool](b, `(document.querySelector("#connection")?.textContent ?? "") !== ""`) {
+				return b
+			}
+		}
+		if !b.interrupted() {
+			break // what the test awaits says what is missing
+		}
+	}
 	return b
+}
+
+// interrupted removes the faults that say that Chromium has given up requests because an interface or an
+// address of the host was changing, as during a Setup. It reports whether there were any.
+func (b *browser) interrupted() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	others := slices.DeleteFunc(slices.Clone(b.faults), func(fault string) bool { return strings.Contains(fault, "net::ERR_NETWORK_CHANGED") })
+	found := len(others) != len(b.faults)
+	b.faults = others
+	return found
 }
 
 // command sends a command to the tab, and returns its result.
