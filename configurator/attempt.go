@@ -218,3 +218,27 @@ func (c *Configurator) undo(ctx context.Context, p *plan) error {
 	ready := p.changed(func(r *record.Record) { r.Phase = record.Ready }) // DEL begins with everything that ADD made
 	return c.step(ctx, StepRollBack, p.Record, func(ctx context.Context) error { return c.removeLocked(ctx, ready) })
 }
+
+// forceTimeout bounds the cleanup after the context of the caller has ended.
+const forceTimeout = 3 * time.Second
+
+// withForceTimeout returns a context that ends forceTimeout after ctx has ended, or forceTimeout from now if
+// it has ended already.
+func withForceTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
+	longer := context.WithoutCancel(ctx)
+	if ctx.Err() != nil {
+		return context.WithTimeout(longer, forceTimeout)
+	}
+	var cancel context.CancelFunc
+	if deadline, ok := ctx.Deadline(); ok {
+		longer, cancel = context.WithDeadline(longer, deadline.Add(forceTimeout))
+	} else {
+		longer, cancel = context.WithCancel(longer)
+	}
+	stop := context.AfterFunc(ctx, func() {
+		if errors.Is(ctx.Err(), context.Canceled) {
+			time.AfterFunc(forceTimeout, cancel)
+		}
+	})
+	return longer, func() { stop(); cancel() }
+}

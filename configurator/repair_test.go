@@ -92,15 +92,16 @@ func TestRepairWithoutItsProgram(t *testing.T) {
 	require.Equal(t, []string{"a"}, report.Broken)
 }
 
-// tornDown removes an allocation's record when a CHECK of another one begins.
-type tornDown struct {
+// atStep is an Observer that calls a function when a step begins.
+type atStep struct {
 	observed
-	remove func()
+	name string
+	do   func()
 }
 
-func (o *tornDown) Begin(ctx context.Context, s Step) context.Context {
-	if s.Name == StepCheck {
-		o.remove()
+func (o *atStep) Begin(ctx context.Context, s Step) context.Context {
+	if s.Name == o.name {
+		o.do()
 	}
 	return o.observed.Begin(ctx, s)
 }
@@ -108,11 +109,11 @@ func (o *tornDown) Begin(ctx context.Context, s Step) context.Context {
 // TestRepairOfWhatIsTornDownMeanwhile: an allocation that is torn down during
 // Repair is not reported.
 func TestRepairOfWhatIsTornDownMeanwhile(t *testing.T) {
-	o := &tornDown{}
+	o := &atStep{name: StepCheck}
 	h := newTestHost(t, func(c *Config) { c.Observer = o })
 	h.checks = 1
 	h.network("net", "1.0.0", adds())
-	o.remove = func() { require.NoError(t, h.store.Delete("b")) }
+	o.do = func() { require.NoError(t, h.store.Delete("b")) }
 	for _, id := range []string{"a", "b"} {
 		_, err := h.Setup(t.Context(), h.alloc(id))
 		require.NoError(t, err)

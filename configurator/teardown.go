@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/containernetworking/cni/libcni"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -260,30 +259,6 @@ func (c *Configurator) planWithoutRecord(a Allocation) *plan {
 	}
 	p.Phase = record.Deleting
 	return p
-}
-
-// forceTimeout bounds the cleanup after the context of the caller has ended.
-const forceTimeout = 3 * time.Second
-
-// withForceTimeout returns a context that ends forceTimeout after ctx has ended, or forceTimeout from now if
-// it has ended already.
-func withForceTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
-	longer := context.WithoutCancel(ctx)
-	if ctx.Err() != nil {
-		return context.WithTimeout(longer, forceTimeout)
-	}
-	var cancel context.CancelFunc
-	if deadline, ok := ctx.Deadline(); ok {
-		longer, cancel = context.WithDeadline(longer, deadline.Add(forceTimeout))
-	} else {
-		longer, cancel = context.WithCancel(longer)
-	}
-	stop := context.AfterFunc(ctx, func() {
-		if errors.Is(ctx.Err(), context.Canceled) {
-			time.AfterFunc(forceTimeout, cancel)
-		}
-	})
-	return longer, func() { stop(); cancel() }
 }
 
 // detach removes the networks of an allocation. A nil error means that nothing is left; any

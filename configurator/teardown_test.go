@@ -32,24 +32,11 @@ func TestTeardownOfWhatWasNeverSetUp(t *testing.T) {
 	require.ErrorIs(t, h.Teardown(t.Context(), Allocation{ID: "../../x"}), ErrInvalidAllocation)
 }
 
-// duringAudit calls a function when the search for leftovers begins.
-type duringAudit struct {
-	observed
-	do func()
-}
-
-func (o *duringAudit) Begin(ctx context.Context, s Step) context.Context {
-	if s.Name == StepAudit {
-		o.do()
-	}
-	return o.observed.Begin(ctx, s)
-}
-
 // TestContextEndsDuringAudit: the search for leftovers has some seconds after the end of the context.
 func TestContextEndsDuringAudit(t *testing.T) {
 	for name, timeout := range map[string]time.Duration{"deadline": 3 * time.Second, "cancel": time.Hour} {
 		t.Run(name, func(t *testing.T) {
-			o := &duringAudit{}
+			o := &atStep{name: StepAudit}
 			h := newTestHost(t, func(c *Config) { c.Observer = o })
 			h.network("net", "1.0.0", adds())
 			_, err := h.Setup(t.Context(), h.alloc("a"))

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 )
 
@@ -105,10 +106,12 @@ func (a *app) otherNetworks(r *configurator.Record) []cobra.Completion {
 
 // addedInterfaces returns the interfaces of an allocation that detach may remove.
 func addedInterfaces(r *configurator.Record) (list []cobra.Completion) {
-	for _, n := range r.Networks[min(1, len(r.Networks)):] {
-		list = append(list, cobra.CompletionWithDesc(n.Interface, n.Network))
+	for _, n := range r.Networks {
+		if n.Interface != rtnl.LoopbackName {
+			list = append(list, cobra.CompletionWithDesc(n.Interface, n.Network))
+		}
 	}
-	return list
+	return list[min(1, len(list)):] // without the first network
 }
 
 // hostPorts returns the host ports of an allocation, as unpublish takes them.

@@ -2,9 +2,13 @@ package main
 
 import (
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet"
+	"github.com/allocnet/allocnet/configurator"
 )
 
 // TestCompletionAfterID: after the ID, commands complete values that the allocation has or lacks,
@@ -56,4 +60,15 @@ func TestCompletionAfterID(t *testing.T) {
 	w.run("unpublish", "web", "8080/tcp", "127.0.0.1:9000-9001/tcp+udp", "[::1]:53/udp").ok(t)
 	require.Equal(t, ":4\n", complete("unpublish", "web", ""), "the completed ports are those that unpublish takes")
 	w.run("gc", "--none").ok(t)
+}
+
+// TestAddedInterfaces: detach removes neither the loopback nor the interface of the first network.
+func TestAddedInterfaces(t *testing.T) {
+	for want, interfaces := range map[string][]string{"": nil, "eth1 net|eth2 net": {"lo", "eth0", "eth1", "eth2"}, "b net": {"a", "lo", "b"}} {
+		var r configurator.Record
+		for _, name := range interfaces {
+			r.Networks = append(r.Networks, allocnet.NetworkRecord{Network: "net", Interface: name})
+		}
+		require.Equal(t, want, strings.ReplaceAll(strings.Join(addedInterfaces(&r), "|"), "\t", " "))
+	}
 }

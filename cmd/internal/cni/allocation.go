@@ -114,16 +114,13 @@ func (c *config) previous() (json.RawMessage, error) {
 	return json.Marshal(result)
 }
 
-// labels is the capability whose argument are the labels of an allocation. The plugin serves
-// it itself, so that no plugin of the delegate has to declare it.
-const labels = "labels"
-
 // capabilities adds the runtimeConfig to an allocation.
 func (c *config) capabilities(a *configurator.Allocation) error {
 	var mappings []portmap.Mapping
 	fields := map[string]any{
 		portmap.Capability: &mappings, "dns": &a.DNS, "bandwidth": &a.Bandwidth, "ips": &a.IPs, "ipRanges": &a.IPRanges,
-		"mac": &a.MAC, "cgroupPath": &a.CgroupPath, policyplugin.Capability: &a.Policy, labels: &a.Labels,
+		"mac": &a.MAC, "cgroupPath": &a.CgroupPath, policyplugin.Capability: &a.Policy,
+		conflist.LabelsCapability: &a.Labels, // no plugin of the delegate has to declare it
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.RuntimeConfig)) {
 		value := c.RuntimeConfig[name]

@@ -82,17 +82,14 @@ func setVersion(list map[string]any, v string) error {
 	return err
 }
 
-// labels is the capability that allocnet's plugin serves itself, in every network. Runtimes
-// pass only what the configuration declares.
-const labels = "labels"
-
-// plugin returns the configuration of allocnet's plugin, which delegates to n.
+// plugin returns the configuration of allocnet's plugin, which delegates to n. Runtimes pass only the
+// capabilities that it declares.
 func (m *Manager) plugin(n *conflist.Network) map[string]any {
 	plugin := map[string]any{}
 	maps.Copy(plugin, m.o.Plugin)
 	plugin["type"] = conflist.OwnType
 	plugin["delegates"] = []string{n.Name}
-	capabilities := map[string]bool{labels: true}
+	capabilities := map[string]bool{conflist.LabelsCapability: true}
 	for _, name := range n.Capabilities() {
 		capabilities[name] = true
 	}

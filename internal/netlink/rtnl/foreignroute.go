@@ -94,7 +94,7 @@ func (r *mainRoute) typeName() string {
 
 // routesLike returns the routes of the main table with the destination and the metric of a route.
 func (h *Host) routesLike(route *Route) ([]mainRoute, error) {
-	m, short := route.header()
+	m, size := route.header()
 	priority := route.priority()
 	if priority == 0 && m.Family == unix.AF_INET6 {
 		priority = 1024 // IP6_RT_PRIO_USER of linux/ipv6_route.h
@@ -105,7 +105,7 @@ func (h *Host) routesLike(route *Route) ([]mainRoute, error) {
 			putRoute(r, &unix.RtMsg{Family: m.Family})
 			r.Uint32(unix.RTA_TABLE, unix.RT_TABLE_MAIN)
 		}, func(payload []byte) error {
-			if one, ok := parseMainRoute(payload, m.Dst_len, short(route.Dst.IP), priority); ok {
+			if one, ok := parseMainRoute(payload, m.Dst_len, size(route.Dst.IP), priority); ok {
 				list = append(list, one)
 			}
 			return nil

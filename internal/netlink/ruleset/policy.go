@@ -158,8 +158,8 @@ func (r *Ruleset) EnsurePolicies(ctx context.Context) error {
 	return nil
 }
 
-// addPolicy is one attempt of makePolicy. The kernel refuses objects of a new policy that exist: chains with
-// EEXIST, and the elements of its group with EBUSY if they lead to another policy.
+// addPolicy is one attempt of makePolicy. The kernel refuses objects of a new policy that exist with EEXIST;
+// versions of it answer EBUSY to an element that leads elsewhere.
 func (r *Ruleset) addPolicy(ctx context.Context, all []*policyObjects, linked, isNew bool) error {
 	var existing []element
 	present := make([]*state, len(all))

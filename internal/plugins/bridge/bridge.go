@@ -1,7 +1,6 @@
 package bridge
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -202,7 +201,7 @@ func (a *addition) gateway(ctx context.Context) error {
 	set := func() error {
 		_, err := a.setGateways(ctx, a.args.Host, a.link, a.result)
 		if err != nil {
-			err = cmp.Or(veth.CheckMTU(a.args.Host.Kernel, a.gatewayName(), a.result), err)
+			err = errors.Join(veth.CheckMTU(a.args.Host.Kernel, a.gatewayName(), a.result), err)
 		}
 		return err
 	}

@@ -1,6 +1,7 @@
 package veth
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -41,7 +42,7 @@ func WithIPv6(host *rtnl.Host, link string, r *types100.Result, restore func(*ty
 	}
 	if mtuErr := CheckMTU(host, link, r); mtuErr != nil {
 		rest, restErr := restore(onlyIPv4(r))
-		return changed || rest, errors.Join(mtuErr, restErr)
+		return changed || rest, errors.Join(mtuErr, cmp.Or(restErr, err))
 	}
 	if !errors.Is(err, unix.EACCES) {
 		return changed, err

@@ -73,6 +73,10 @@ func (n *Network) Derive(key any, derive func() any) any {
 // OwnType is the type of the plugin that delegates to allocnet.
 const OwnType = "allocnet"
 
+// LabelsCapability is the capability whose argument are the labels of an allocation. The plugin OwnType
+// serves it itself, in every network.
+const LabelsCapability = "labels"
+
 // IsOurs reports whether a plugin of the network is allocnet itself. Only runtimes can
 // use such a network: allocnet would call itself.
 func (n *Network) IsOurs() bool {

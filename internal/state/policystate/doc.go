@@ -16,6 +16,6 @@
 //	selections/NAME.users/ID  an empty file for each policy that uses it
 //	selections/by/LABEL/NAME  an empty file for one of the labels that it requires
 //
-// A policy without a directory of users is one that is being made or removed, or one whose
-// process died meanwhile. All changes can be repeated.
+// A policy without users is one that is being made or removed, or one whose process died
+// meanwhile. It has no directory of users, or an empty one. All changes can be repeated.
 package policystate

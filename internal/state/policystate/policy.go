@@ -154,7 +154,7 @@ func (s *Session) Unused() ([]*Policy, error) {
 func (s *Session) UnusedOf(ids []string) ([]*Policy, error) {
 	var unused []*Policy
 	for _, id := range ids {
-		if err := rmdir(s.users(id)); err != nil { // its process died after its last user left
+		if err := rmdir(s.users(id)); err != nil { // its process died before its first user came, or after its last one left
 			return nil, err
 		}
 		if _, err := os.Lstat(s.users(id)); err == nil {
