@@ -55,7 +55,7 @@ func newMetrics(o Options, now func() time.Time) *metrics {
 		comparisons: counters("heal_comparisons_total", "Comparisons of all allocations with the kernel, by the kind of the change that led to them.", "cause"),
 		repairs:     counters("heal_repairs_total", "Repairs of what other programs had removed, by the kind of the change.", "cause"),
 		restored:    counter("heal_restored_allocations_total", "Allocations of which something was restored."),
-		unhealthy:   newGauge("unhealthy_allocations", "Allocations whose network is damaged and could not be repaired."),
+		unhealthy:   newGauge("unhealthy_allocations", "Allocations whose network is damaged and has not been repaired."),
 		backOffs:    counter("heal_backoffs_total", "Repairs after which the next one had to wait, because a program keeps removing something."),
 	}
 	m.host = newHost(o, now, m.names.label)
