@@ -2,10 +2,12 @@ package integration
 
 import (
 	"cmp"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io/fs"
 	"maps"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -60,6 +62,7 @@ var pooledRequests = map[string]pooledRequest{
 	"plain IPv4":         {f: testbed.V4Only},
 	"plain IPv6":         {f: testbed.V6Only},
 	"ptp":                {main: "ptp", f: testbed.Dual},
+	"ptp over IPv4":      {main: "ptp", f: testbed.V4Only},
 	"ports":              {f: testbed.Dual, request: publish(tcpAndUDP)},
 	"ports of every way": {f: testbed.Dual, request: publish(everyPort)},
 	"ports of ptp":       {main: "ptp", f: testbed.Dual, request: publish(everyPort)},
@@ -353,6 +356,21 @@ func (d *description) normal(s *configurator.Status) string {
 		parts = append(parts, strings.Join(lines, "\n"))
 	}
 	return strings.Join(parts, "\n=== ")
+}
+
+// targets matches addresses that nft shows as numbers.
+var targets = regexp.MustCompile(`\b0x[0-9a-f]{32}\b`)
+
+// withAddresses replaces numbers by the IPv6 addresses that they are.
+func withAddresses(text string) string {
+	return targets.ReplaceAllStringFunc(text, func(number string) string {
+		bytes, err := hex.DecodeString(number[2:])
+		if err != nil {
+			return number
+		}
+		a, _ := netip.AddrFromSlice(bytes)
+		return a.String()
+	})
 }
 
 // numbered replaces each distinct match by a name with its number.
