@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/names"
 	kernelrules "github.com/allocnet/allocnet/internal/netlink/ruleset"
@@ -15,13 +17,15 @@ import (
 )
 
 // The systems of the measurements of policies: without the plugin, with the plugin and no policy,
-// with a policy that all allocations share, and with one of its own for each.
+// with a policy that all allocations share, and with one of its own for each; and what the kernel needs
+// for the chains of such a policy alone.
 const (
 	openName    = "no policy"
 	labelsName  = "labels only"
 	noHostName  = "no-host"
 	sharedName  = "one policy"
 	ownName     = "own policies"
+	chainsName  = "bare chains"
 	crowdedName = "10000 members, 1000 policies"
 )
 
@@ -104,6 +108,11 @@ func (b *bench) policyOf(ctx context.Context, slots []*slot, kind string) (err e
 		}
 		systems = append(systems, s)
 	}
+	chains, err := newBareChains()
+	if err != nil {
+		return err
+	}
+	systems = append(systems, chains)
 	// The shared policies exist, as on a host where others have them.
 	present, err := b.slots(ctx, spare+2)
 	if err != nil {
@@ -127,6 +136,44 @@ func (b *bench) policyOf(ctx context.Context, slots []*slot, kind string) (err e
 	}
 	return b.policyUpdates(ctx, systems[3].(*policed), kind, first)
 }
+
+// bareChains makes the chains of a policy like that of ownName in one transaction, and nothing else: no
+// selection, link, element, record or file.
+type bareChains struct{ rules *kernelrules.Ruleset }
+
+func newBareChains() (*bareChains, error) {
+	rules, err := kernelrules.Open()
+	if err != nil {
+		return nil, err
+	}
+	return &bareChains{rules}, nil
+}
+
+func (c *bareChains) name() string { return chainsName }
+
+func (c *bareChains) policy(s *slot) *kernelrules.Policy {
+	tcp := func(port int) kernelrules.Service {
+		return kernelrules.Service{Protocol: unix.IPPROTO_TCP, First: uint16(port), Last: uint16(port)}
+	}
+	one := netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, 1}), 32)
+	stages := []kernelrules.Stage{{Deny: true, Rules: []kernelrules.PolicyRule{
+		{Name: "world", Peer: kernelrules.Peer{World: true}, Service: tcp(containerPort)},
+		{Name: "selection", Peer: kernelrules.Peer{Prefixes: []netip.Prefix{one}}, Service: tcp(1000 + s.index)},
+		{Name: "metadata", Peer: kernelrules.Peer{World: true}, Deny: true},
+	}}}
+	return &kernelrules.Policy{
+		ID: fmt.Sprint("bare", s.index), Group: names.LastPolicyGroup - uint32(s.index), Family: kernelrules.PolicyIPv4,
+		Egress: stages, Ingress: stages, New: true,
+	}
+}
+
+func (c *bareChains) add(ctx context.Context, s *slot) error {
+	return c.rules.AddPolicy(ctx, c.policy(s))
+}
+func (c *bareChains) del(ctx context.Context, s *slot) error {
+	return c.rules.DelPolicy(ctx, c.policy(s), nil)
+}
+func (c *bareChains) close(context.Context) error { return c.rules.Close() }
 
 // policyUpdates measures updates between two policies, and removes the allocation.
 func (b *bench) policyUpdates(ctx context.Context, p *policed, kind string, s *slot) error {

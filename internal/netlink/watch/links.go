@@ -34,75 +34,6 @@ type links struct {
 // compared.
 const maxSuspects = 1024
 
-// linkFilter keeps, in the kernel, deletions of links, of addresses and of routes that packets
-// may be forwarded or rejected by, replacements of routes, the route with which IPv6 begins on a
-// link, links that were brought down, and forwarding that was disabled.
-func linkFilter() []unix.SockFilter {
-	const (
-		load8   = unix.BPF_LD | unix.BPF_B | unix.BPF_ABS
-		load16  = unix.BPF_LD | unix.BPF_H | unix.BPF_ABS
-		load32  = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
-		equal   = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
-		atLeast = unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K
-		isSet   = unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K
-		give    = unix.BPF_RET | unix.BPF_K
-
-		kindAt       = 4                                     // in struct nlmsghdr
-		messageFlags = 6                                     // in struct nlmsghdr
-		flagsAt      = unix.SizeofNlMsghdr + 8               // in struct ifinfomsg
-		changeAt     = flagsAt + 4                           // the flags that have changed
-		familyAt     = unix.SizeofNlMsghdr                   // in struct rtmsg
-		dstLenAt     = unix.SizeofNlMsghdr + 1               // in struct rtmsg
-		protocolAt   = unix.SizeofNlMsghdr + routeProtocolAt // in struct rtmsg
-		typeAt       = unix.SizeofNlMsghdr + routeTypeAt     // in struct rtmsg
-		// A message that a sysctl has changed has a second attribute, which is that sysctl. One
-		// that a link was made has more.
-		sysctlAt     = unix.SizeofNlMsghdr + forwardingAt
-		sysctlLength = sysctlAt + 8
-		all          = ^uint32(0)
-	)
-	lowest := uint32(0) // the byte with IFF_UP of a number of 32 bits
-	if network(1) == 1 {
-		lowest = 3
-	}
-	return []unix.SockFilter{
-		0:  {Code: load16, K: kindAt},
-		1:  {Code: equal, K: network(unix.RTM_DELLINK), Jt: 21},
-		2:  {Code: equal, K: network(unix.RTM_DELADDR), Jt: 20},
-		3:  {Code: equal, K: network(unix.RTM_DELROUTE), Jt: 8},
-		4:  {Code: equal, K: network(unix.RTM_NEWROUTE), Jt: 10},
-		5:  {Code: equal, K: network(unix.RTM_NEWLINK), Jf: 19},
-		6:  {Code: load8, K: flagsAt + lowest},
-		7:  {Code: isSet, K: unix.IFF_UP, Jt: 16},
-		8:  {Code: load32, K: changeAt},
-		9:  {Code: equal, K: all, Jt: 14}, // it was made
-		10: {Code: load8, K: changeAt + lowest},
-		11: {Code: isSet, K: unix.IFF_UP, Jt: 11, Jf: 12},
-		12: {Code: load8, K: typeAt}, // a deletion
-		13: {Code: equal, K: unix.RTN_UNICAST, Jt: 9},
-		14: {Code: atLeast, K: unix.RTN_BLACKHOLE, Jt: 8, Jf: 9},
-		15: {Code: load16, K: messageFlags}, // a new route
-		16: {Code: isSet, K: network(unix.NLM_F_REPLACE), Jt: 6},
-		17: {Code: load8, K: familyAt},
-		18: {Code: equal, K: unix.AF_INET6, Jf: 5},
-		19: {Code: load8, K: dstLenAt},
-		20: {Code: equal, K: linkLocalBits, Jf: 3},
-		21: {Code: load8, K: protocolAt},
-		22: {Code: equal, K: unix.RTPROT_KERNEL, Jf: 1},
-		23: {Code: give, K: all},
-		24: {Code: give, K: 0},
-		25: {Code: equal, K: network(unix.RTM_NEWNETCONF), Jf: 7},
-		26: {Code: load32, K: 0},
-		27: {Code: equal, K: network32(sysctlLength), Jf: 5},
-		28: {Code: load16, K: sysctlAt + 2},
-		29: {Code: equal, K: network(netconfForwarding), Jf: 3},
-		30: {Code: load32, K: sysctlAt + 4},
-		31: {Code: equal, K: 0, Jf: 1},
-		32: {Code: give, K: all},
-		33: {Code: give, K: 0},
-	}
-}
-
 const (
 	netconfForwarding = 2 // NETCONFA_FORWARDING of linux/netconf.h
 	// indexAt and forwardingAt are the places of the attributes in a message about a sysctl.
@@ -114,20 +45,6 @@ const (
 	// linkLocalBits is the prefix length of the route to link-local addresses.
 	linkLocalBits = 64
 )
-
-// network returns a number of 16 bits as a filter loads it.
-func network(n uint16) uint32 {
-	var b [2]byte
-	binary.NativeEndian.PutUint16(b[:], n)
-	return uint32(binary.BigEndian.Uint16(b[:]))
-}
-
-// network32 is like network, for 32 bits.
-func network32(n uint32) uint32 {
-	var b [4]byte
-	binary.NativeEndian.PutUint32(b[:], n)
-	return binary.BigEndian.Uint32(b[:])
-}
 
 func (l *links) notified(n *sock.Notification) {
 	if isRoute(n) {

@@ -272,6 +272,7 @@ func TestIPv6Again(t *testing.T) {
 		do(t, "ip link set "+link+" mtu 1500")
 		quiet(t, w)
 		do(t, "ip link set "+link+" mtu 1200")
+		await(t, w, Route) // otherwise one change of the link may stand for both
 		damaged.Store(true)
 		do(t, "ip link set "+link+" mtu 1500")
 		require.Equal(t, fmt.Sprintf("IPv6 is enabled again on link %q", link), await(t, w, Address).Object)
