@@ -222,22 +222,22 @@ func (c *Configurator) undo(ctx context.Context, p *plan) error {
 // forceTimeout bounds the cleanup after the context of the caller has ended.
 const forceTimeout = 3 * time.Second
 
-// withForceTimeout returns a context that ends forceTimeout after ctx has ended, or forceTimeout from now if
+// withTimeAfter returns a context that ends some time after ctx has ended, or that time from now if
 // it has ended already.
-func withForceTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
+func withTimeAfter(ctx context.Context, more time.Duration) (context.Context, context.CancelFunc) {
 	longer := context.WithoutCancel(ctx)
 	if ctx.Err() != nil {
-		return context.WithTimeout(longer, forceTimeout)
+		return context.WithTimeout(longer, more)
 	}
 	var cancel context.CancelFunc
 	if deadline, ok := ctx.Deadline(); ok {
-		longer, cancel = context.WithDeadline(longer, deadline.Add(forceTimeout))
+		longer, cancel = context.WithDeadline(longer, deadline.Add(more))
 	} else {
 		longer, cancel = context.WithCancel(longer)
 	}
 	stop := context.AfterFunc(ctx, func() {
 		if errors.Is(ctx.Err(), context.Canceled) {
-			time.AfterFunc(forceTimeout, cancel)
+			time.AfterFunc(more, cancel)
 		}
 	})
 	return longer, func() { stop(); cancel() }

@@ -7,9 +7,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/iptables"
 	"github.com/allocnet/allocnet/portmap"
@@ -196,4 +199,78 @@ func TestRepairOnCheck(t *testing.T) {
 	a.Wait = true
 	require.NoError(t, repairs.Teardown(t.Context(), a))
 	h.requireNoRecords()
+}
+
+// TestContextEndsDuringRepair: Setup leaves an allocation in place that it could not repair in
+// time. If it is already being set up again, because it cannot be repaired, that is completed.
+func TestContextEndsDuringRepair(t *testing.T) {
+	flush := func(t *testing.T, _ *testHost) { require.NoError(t, exec.Command("nft", "flush", "ruleset").Run()) }
+	unplug := func(t *testing.T, h *testHost) { require.NoError(t, netlink.LinkDel(h.linkOf("a"))) }
+	for name, c := range map[string]struct {
+		damage func(t *testing.T, h *testHost)
+		step   string
+		again  bool // whether Setup sets the allocation up again
+	}{
+		"before CHECK":  {damage: flush, step: StepCheck},
+		"before repair": {damage: flush, step: StepRepair},
+		"before DEL":    {damage: unplug, step: StepDel, again: true},
+		"before ADD":    {damage: unplug, step: StepAdd, again: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := &atStep{do: func() {}}
+			h, _ := nativeHost(t, "1.0.0", `{"type":"firewall"}`, `{"type":"portmap","capabilities":{"portMappings":true}}`)
+			h.cfg.Observer = o
+			h.Configurator = h.restarted()
+			a := h.alloc("a")
+			a.Ports = []portmap.Port{{Value: 8080, To: 80}}
+			_, err := h.Setup(t.Context(), a)
+			require.NoError(t, err)
+			veth := h.linkOf("a").Attrs().Name
+			c.damage(t, h)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			o.name, o.do = c.step, cancel
+			s, err := h.Setup(ctx, a)
+			require.ErrorIs(t, ctx.Err(), context.Canceled, "the step was reached")
+			if c.again {
+				require.NoError(t, err)
+				require.True(t, s.SetUpAgain)
+			} else {
+				require.ErrorIs(t, err, context.Canceled)
+				requireLink(t, veth)
+			}
+			r, err := h.Get(t.Context(), "a")
+			require.NoError(t, err)
+			require.Equal(t, PhaseReady, r.Phase)
+			s, err = h.Setup(t.Context(), a)
+			require.NoError(t, err)
+			require.False(t, s.SetUpAgain)
+			require.NoError(t, h.Check(t.Context(), a))
+			require.NoError(t, h.Teardown(t.Context(), a))
+			h.requireNoRecords()
+		})
+	}
+}
+
+// TestSetUpAgainWithoutState: Setup does not remove what it could not record.
+func TestSetUpAgainWithoutState(t *testing.T) {
+	h, leases := nativeHost(t, "1.0.0")
+	a := h.alloc("a")
+	before, err := h.Setup(t.Context(), a)
+	require.NoError(t, err)
+	lease := filepath.Join(leases, "net", before.Address)
+	require.NoError(t, netlink.LinkDel(h.linkOf("a")))
+	records := filepath.Join(h.cfg.StateDir, "allocs")
+	require.NoError(t, unix.Mount(records, records, "", unix.MS_BIND, ""))
+	unmount := sync.OnceFunc(func() { require.NoError(t, unix.Unmount(records, unix.MNT_DETACH)) })
+	t.Cleanup(unmount)
+	require.NoError(t, unix.Mount("", records, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
+	_, err = h.Setup(t.Context(), a)
+	require.ErrorIs(t, err, ErrStateDir)
+	require.FileExists(t, lease)
+	unmount()
+	s, err := h.Setup(t.Context(), a)
+	require.NoError(t, err)
+	require.True(t, s.SetUpAgain)
+	require.NoError(t, h.Teardown(t.Context(), a))
 }

@@ -51,7 +51,8 @@ import (
 // last attempt, nothing of the allocation is left on the host, unless the error is
 // ErrIncomplete: then the record is kept, so that Teardown or GC can continue. The same applies
 // if the context ends before Setup returns, even if every plugin succeeded. An allocation that
-// already existed is left in place.
+// already existed is left in place: if the context ends during its repair, Setup returns
+// ErrUnhealthy with the error of the context.
 //
 // The deadline of the context is divided between attempts and roll-backs:
 //
@@ -252,14 +253,17 @@ func (c *Configurator) setupExisting(ctx context.Context, current *plan, wanted 
 		}
 		return status, err
 	}
-	if !errors.Is(err, ErrUnhealthy) {
+	// The end of a context says nothing about whether the network can be repaired.
+	if !errors.Is(err, ErrUnhealthy) || ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) {
 		return nil, err
 	}
 	return c.replace(ctx, current, listeners, redact.Text(err.Error()))
 }
 
-// replace sets up an allocation again whose network cannot be repaired, because of cause. The
-// caller holds the locks of the allocation and its networks.
+// replace sets up an allocation again whose network cannot be repaired, because of cause. If
+// the context ends meanwhile, it continues for rollBackTime, because the allocation would be lost.
+// If the state directory cannot be written, nothing is changed. The caller holds the locks of the
+// allocation and its networks.
 func (c *Configurator) replace(ctx context.Context, current *plan, listeners *listenerSearch, cause string) (*Status, error) {
 	c.cfg.Logger.Warn("network is not as it was set up; setting it up again", "alloc", current.ID, "error", cause)
 	release, err := bindNetns(current.Record)
@@ -268,6 +272,11 @@ func (c *Configurator) replace(ctx context.Context, current *plan, listeners *li
 		return nil, err
 	}
 	before, _ := statusOf(current.Record) // only the warning needs it
+	if err := c.noteDeleting(current.Record); err != nil {
+		return nil, err
+	}
+	ctx, cancel := withTimeAfter(ctx, rollBackTime)
+	defer cancel()
 	if err := c.detach(ctx, current); err != nil {
 		return nil, err
 	}

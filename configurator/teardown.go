@@ -279,7 +279,7 @@ func (c *Configurator) detachAfter(ctx context.Context, p *plan, addErr error) e
 	}
 	knowErr := c.recordAddresses(ctx, p)
 	delErr := errors.Join(knowErr, c.step(ctx, StepDel, p.Record, func(ctx context.Context) error { return c.del(ctx, p) }))
-	ctx, cancel := withForceTimeout(ctx)
+	ctx, cancel := withTimeAfter(ctx, forceTimeout)
 	defer cancel()
 	if delErr == nil && p.Phase == record.Ready && c.runsInProcess(p) {
 		return nil // every object is known, and the kernel has acknowledged its removal
@@ -305,11 +305,15 @@ func (c *Configurator) recordDeleting(r *record.Record) {
 	if r.Phase != record.Ready || r.Acknowledged {
 		return
 	}
-	deleting := *r
-	deleting.Phase, deleting.Updated = record.Deleting, c.now()
-	if err := c.store.Update(&deleting); err != nil {
+	if err := c.noteDeleting(r); err != nil {
 		c.cfg.Logger.Warn("cannot record the beginning of the teardown; continuing", "alloc", r.ID, "error", err)
 	}
+}
+
+func (c *Configurator) noteDeleting(r *record.Record) error {
+	deleting := *r
+	deleting.Phase, deleting.Updated = record.Deleting, c.now()
+	return c.store.Update(&deleting)
 }
 
 // recordAddresses finds the addresses of an allocation whose ADD has no result, before DEL
