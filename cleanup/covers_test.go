@@ -20,4 +20,7 @@ func TestCovers(t *testing.T) {
 		require.Equal(t, want, Covers(Target{Attachments: []Attachment{{Config: []byte(config)}}}), config)
 	}
 	require.True(t, Covers(Target{ID: "x"}), "nothing was attached")
+	policed := Target{Attachments: []Attachment{{Config: []byte(`{"plugins":[{"type":"ptp"},{"type":"policy"}]}`)}}}
+	require.False(t, Covers(policed))
+	require.True(t, Covers(policed, "policy"))
 }

@@ -35,7 +35,7 @@ func Addresses(ctx context.Context, t Target) ([]Address, error) {
 // no such lease although no other IPAM plugin is involved. A repeated DEL must not get
 // these addresses, because plugins delete rules that contain only an address.
 func Released(ctx context.Context, t Target) ([]netip.Addr, error) {
-	known := Covers(t)
+	known := Covers(t, "policy") // which has no addresses
 	t.Addresses = nil
 	s := newSearch(t)
 	if _, err := s.leases.find(ctx); err != nil {

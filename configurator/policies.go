@@ -4,10 +4,25 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 
+	"github.com/allocnet/allocnet/cleanup"
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/state/policystate"
 )
+
+// policyType is the plugin whose leftovers leavePolicies removes: cleanup does not know them.
+const policyType = "policy"
+
+// leavePolicies removes the attachments of a target from the store of policies, and the policies
+// that no other allocation has.
+func (c *Configurator) leavePolicies(ctx context.Context, t cleanup.Target) error {
+	return c.native.CollectPolicies(ctx, func(o names.Owner) bool {
+		return o.ID == t.ID && slices.ContainsFunc(t.Attachments, func(a cleanup.Attachment) bool {
+			return a.Network == o.Network && a.IfName == o.IfName
+		})
+	})
+}
 
 // sweepPolicies removes the attachments in the store of policies that no record has, for example
 // because the record was lost, policies without attachments, and those in the kernel whose state

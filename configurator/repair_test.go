@@ -274,3 +274,40 @@ func TestSetUpAgainWithoutState(t *testing.T) {
 	require.True(t, s.SetUpAgain)
 	require.NoError(t, h.Teardown(t.Context(), a))
 }
+
+// TestRepairAfterTheAddressChangedHands: Repair of an allocation whose address another one has
+// by now takes nothing of that one.
+func TestRepairAfterTheAddressChangedHands(t *testing.T) {
+	for name, plugin := range map[string]string{"bridge": `{"type":"bridge","bridge":"brtest","isGateway":true`, "ptp": `{"type":"ptp"`} {
+		t.Run(name, func(t *testing.T) {
+			h, leases := nativeHost(t, "1.0.0")
+			h.file("net.conflist", `{"cniVersion":"1.0.0","name":"net","plugins":[`+plugin+`,"ipMasq":true,"ipam":{"type":"host-local",
+				"dataDir":"`+leases+`","subnet":"10.77.0.0/24"}},{"type":"firewall"},{"type":"portmap","capabilities":{"portMappings":true}}]}`)
+			a, b := h.alloc("a"), h.alloc("b")
+			a.Ports, b.Ports = []portmap.Port{{Value: 8080, To: 80}}, []portmap.Port{{Value: 8081, To: 80}}
+			before, err := h.Setup(t.Context(), a)
+			require.NoError(t, err)
+			require.NoError(t, netlink.LinkDel(h.linkOf("a")))
+			require.NoError(t, os.RemoveAll(leases))
+			require.NoError(t, exec.Command("nft", "flush", "ruleset").Run())
+			b.Args = map[string]string{"IP": before.Address}
+			after, err := h.Setup(t.Context(), b)
+			require.NoError(t, err)
+			require.Equal(t, before.Address, after.Address)
+
+			report, err := h.Repair(t.Context())
+			require.Error(t, err)
+			require.Equal(t, []string{"a"}, report.Broken)
+			require.Equal(t, []string{"b"}, report.Healthy)
+			require.NoError(t, h.Check(t.Context(), b))
+			again, err := h.Setup(t.Context(), a)
+			require.NoError(t, err)
+			require.NotEqual(t, before.Address, again.Address)
+			for _, one := range []Allocation{b, a} {
+				require.NoError(t, h.Check(t.Context(), one))
+				require.NoError(t, h.Teardown(t.Context(), one))
+			}
+			h.requireNoRecords()
+		})
+	}
+}

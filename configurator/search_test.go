@@ -27,7 +27,7 @@ func TestIPTablesHangs(t *testing.T) {
 	}
 	t.Setenv("PATH", programs+":"+path)
 	cfg := h.cfg
-	cfg.Network, cfg.Timeout, cfg.Retry.Attempts = "", 50*time.Millisecond, 1
+	cfg.Network, cfg.Timeout, cfg.Retry.Attempts = "", 500*time.Millisecond, 1 // ADD reaches portmap, also on a busy host
 	hasty := newConfigurator(t, cfg)
 	require.ErrorIs(t, hasty.Teardown(t.Context(), a), context.DeadlineExceeded)
 	_, err = hasty.Setup(t.Context(), b)

@@ -394,6 +394,7 @@ func (c *Configurator) force(ctx context.Context, r *record.Record, target clean
 	}
 	removed, forceErr := c.removeLeftovers(ctx, target)
 	left, auditErr := c.audit(ctx, target)
+	policyErr := c.leavePolicies(ctx, target)
 	if delErr != nil {
 		c.cfg.Logger.Warn("DEL failed", "alloc", r.ID, "error", redact.Text(delErr.Error()))
 	}
@@ -410,10 +411,10 @@ func (c *Configurator) force(ctx context.Context, r *record.Record, target clean
 	if len(left) > 0 {
 		leftErr = &LeftoverError{ID: r.ID, Leftovers: left}
 	}
-	if leftErr == nil && auditErr == nil && stopErr == nil && (cleanup.Covers(target) || f.covered()) {
+	if leftErr == nil && auditErr == nil && stopErr == nil && policyErr == nil && (cleanup.Covers(target, policyType) || f.covered()) {
 		return nil
 	}
-	return joinDistinct(delErr, stopErr, leftErr, forceErr, auditErr)
+	return joinDistinct(delErr, stopErr, leftErr, forceErr, auditErr, policyErr)
 }
 
 // stopPlugins kills the plugin processes of an allocation that still run, because they could
@@ -430,13 +431,13 @@ func (c *Configurator) stopPlugins(r *record.Record) error {
 // failure has the error of a DEL, and that of the failed ADD before it, if there was one.
 type failure struct{ add, del error }
 
-// covered reports whether, for every plugin whose DEL failed, either cleanup can find
+// covered reports whether, for every plugin whose DEL failed, either force can find
 // all leftovers or ADD did not run the plugin. All other plugins have acknowledged
 // their DEL.
 func (f failure) covered() bool {
 	return f.del != nil && eachDelError(f.del, func(e *engine.DelError) bool {
 		var add *engine.AddError
-		return cleanup.CoversPlugin(e.Config) || errors.As(f.add, &add) && !add.Reached(e.Place)
+		return cleanup.CoversPlugin(e.Config, policyType) || errors.As(f.add, &add) && !add.Reached(e.Place)
 	})
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/builtin"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/state/conflist"
+	"github.com/allocnet/allocnet/internal/state/lease"
 	"github.com/allocnet/allocnet/internal/state/policystate"
 	"github.com/allocnet/allocnet/internal/state/subnetenv"
 )
@@ -327,8 +328,12 @@ func (e *Engine) Repair(ctx context.Context, r *engine.Request) error {
 	for i, a := range r.Attachments {
 		c := e.newChain(exec, r, i)
 		for i := range a.Network.List.Plugins {
-			if err := c.run(ctx, sdk.Repair, i, a.Result); err != nil {
+			err := c.run(ctx, sdk.Repair, i, a.Result)
+			if err != nil {
 				errs = append(errs, fmt.Errorf("network %q: %w", a.Network.Name, err))
+			}
+			if errors.Is(err, lease.ErrTaken) {
+				break // the rules for the address are those of another container
 			}
 		}
 	}

@@ -154,7 +154,7 @@ func (n *restoration) settle(ctx context.Context, r *Ruleset, is *state, wishes 
 		case want.set.interval:
 			err = r.settleInterval(ctx, &n.change, want, [2]*element{is, &atEnd[0]})
 			atEnd = atEnd[1:]
-		case waits(want, is) || n.change.settle(want, is) != nil:
+		case is.set != nil && is.owner != "" && is.owner != want.owner || n.change.settle(want, is) != nil:
 			n.unsettled[wishes[i].by] = true
 		}
 		if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/plugins/veth"
+	"github.com/allocnet/allocnet/internal/state/lease"
 )
 
 var _ sdk.Restorer = (*bridge)(nil)
@@ -25,7 +26,11 @@ func (b *bridge) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 	if err != nil || r == nil {
 		return err
 	}
-	errs := []error{b.ipam.Repair(ctx, c)}
+	leaseErr := b.ipam.Repair(ctx, c)
+	if errors.Is(leaseErr, lease.ErrTaken) {
+		return leaseErr // another container has the address, and what the host has for it
+	}
+	errs := []error{leaseErr}
 	_, err = b.restoreBridge(ctx, c, r)
 	if errs = append(errs, err); err != nil && !errors.Is(err, rtnl.ErrForeignRoute) && !errors.Is(err, veth.ErrSmallMTU) {
 		return errors.Join(errs...)

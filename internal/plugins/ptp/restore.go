@@ -12,6 +12,7 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/plugins/veth"
+	"github.com/allocnet/allocnet/internal/state/lease"
 )
 
 var _ sdk.Restorer = (*ptp)(nil)
@@ -23,6 +24,10 @@ func (p *ptp) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 	if err != nil || r == nil {
 		return err
 	}
+	leaseErr := p.ipam.Repair(ctx, c)
+	if errors.Is(leaseErr, lease.ErrTaken) {
+		return leaseErr // another container has the address, and what the host has for it
+	}
 	var hostErr error
 	if sdk.AddedByReference(c, p.Name, r) {
 		hostErr = p.restoreForwarding(c, r)
@@ -30,7 +35,7 @@ func (p *ptp) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 		_, hostErr = p.restoreHost(c, r)
 		hostErr = errors.Join(hostErr, p.restoreGuard(ctx, c, r))
 	}
-	return errors.Join(p.ipam.Repair(ctx, c), hostErr, p.rules.Masquerade.Add(ctx, c, r))
+	return errors.Join(leaseErr, hostErr, p.rules.Masquerade.Add(ctx, c, r))
 }
 
 // Wanted implements sdk.Restorer.
