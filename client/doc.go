@@ -19,6 +19,7 @@
 // daemon can finish the operation and respond before the deadline.
 //
 // If the daemon dies during a call, or its response is invalid, the error is not
-// ErrUnavailable, and the result of the operation is not known. All operations are
-// idempotent: call again.
+// ErrUnavailable, and the result of the operation is not known. Setup, Teardown, Check,
+// Repair, Recover and GC are idempotent: call again. Before an Update, Attach or Detach is
+// repeated, Get shows whether it took effect.
 package client

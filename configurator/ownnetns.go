@@ -34,8 +34,9 @@ func (c *Configurator) nameNetns(a *Allocation) error {
 }
 
 // makeNetns creates the network namespace of an allocation with OwnNetns, unless it exists. It
-// notes the namespace before it becomes visible, so that GC finds it after a crash. The caller
-// holds the lock of the allocation.
+// notes the namespace before it becomes visible, so that GC finds it after a crash. made is also true
+// if an operation that was interrupted has made it: then nothing uses it. The caller holds the lock
+// of the allocation.
 func (c *Configurator) makeNetns(ctx context.Context, a *Allocation) (made bool, err error) {
 	if !a.OwnNetns {
 		return false, nil
@@ -43,7 +44,8 @@ func (c *Configurator) makeNetns(ctx context.Context, a *Allocation) (made bool,
 	s, err := sandbox.Open(a.Netns)
 	switch {
 	case err == nil:
-		return false, s.Close()
+		r, err := c.store.Get(a.ID)
+		return err == nil && r.Phase != record.Ready, s.Close()
 	case errors.Is(err, sandbox.ErrNotNamespace):
 		err = sandbox.Destroy(a.Netns) // left by a crash
 	case errors.Is(err, fs.ErrNotExist):
@@ -77,7 +79,7 @@ func (c *Configurator) noteNetns(id string, s record.Sandbox) (err error) {
 // unmakeNetns destroys the network namespace that a failed Setup has created, unless leftovers
 // of the allocation may be in it.
 func (c *Configurator) unmakeNetns(a *Allocation, err error) error {
-	if errors.Is(err, ErrIncomplete) || errors.Is(err, ErrNotChecked) {
+	if errors.Is(err, ErrIncomplete) || errors.Is(err, ErrNotChecked) || c.hasRecord(a.ID) {
 		return err
 	}
 	_, destroyErr := c.destroyNotedNetns(a.ID, func(s record.Sandbox) bool { return s.Path == a.Netns })

@@ -15,6 +15,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/internal/testing/faultinject"
+	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -103,6 +104,23 @@ func TestOwnNetns(t *testing.T) {
 	h.requireNoOwn(foreign)
 	_, err = h.Setup(t.Context(), Allocation{ID: "a", OwnNetns: true, Netns: foreign, Networks: []string{"nope"}})
 	require.ErrorIs(t, err, ErrUnknownNetwork)
+	h.requireNoOwn(foreign)
+}
+
+// TestOwnNetnsOfAnInterruptedSetup: a Setup that removes an interrupted one, and fails, leaves no
+// network namespace either.
+func TestOwnNetnsOfAnInterruptedSetup(t *testing.T) {
+	h, foreign := ownHost(t)
+	a := Allocation{ID: "a", OwnNetns: true}
+	_, err := h.Setup(t.Context(), a)
+	require.NoError(t, err)
+	a.Ports = []portmap.Port{{Value: 8080}} // which no plugin of the network serves
+	_, err = h.Setup(t.Context(), a)
+	require.ErrorIs(t, err, ErrDifferent)
+	require.NoError(t, sandbox.Validate("/run/own/a"), "it is that of a running allocation")
+	h.setPhase("a", record.Adding)
+	_, err = h.Setup(t.Context(), a)
+	require.ErrorIs(t, err, ErrUnserved)
 	h.requireNoOwn(foreign)
 }
 

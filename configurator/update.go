@@ -148,7 +148,10 @@ func (c *Configurator) planToUpdate(id string) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.Phase != record.Ready || r.Pool != "" || r.FormerBoot {
+	if r.FormerBoot {
+		return nil, fmt.Errorf("%w: allocation %q was set up before the host was rebooted; set it up again", ErrNotFound, id)
+	}
+	if r.Phase != record.Ready || r.Pool != "" {
 		return nil, fmt.Errorf("%w: allocation %q is in phase %q", ErrNotFound, id, r.Phase)
 	}
 	p := c.planOf(r)
@@ -343,11 +346,10 @@ func (c *Configurator) undoUpdate(ctx context.Context, p *plan, before *record.A
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
 	p.Update = before
-	err := c.put(p.Record)
-	if err == nil {
-		_, err = c.carryOut(ctx, p)
+	if err := c.put(p.Record); err != nil { // the record still has the change as its aim
+		return fmt.Errorf("what the allocation had before could not be restored, because that could not be recorded; Repair completes the change: %w", err)
 	}
-	if err != nil {
+	if _, err := c.carryOut(ctx, p); err != nil {
 		return fmt.Errorf("what the allocation had before could not be restored; Repair tries it again: %w", err)
 	}
 	return nil
