@@ -311,3 +311,33 @@ func TestRepairAfterTheAddressChangedHands(t *testing.T) {
 		})
 	}
 }
+
+// TestAddressWithoutLeaseAndElements: an ADD does not use an address that an allocation of another
+// state directory has, although its lease is elsewhere and its elements are gone.
+func TestAddressWithoutLeaseAndElements(t *testing.T) {
+	h, leases := nativeHost(t, "1.0.0")
+	conflist := func(leases string) string {
+		return `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"ptp","ipMasq":true,"ipam":{"type":"host-local","dataDir":"` + leases + `",
+			"ranges":[[{"subnet":"10.77.0.0/24"}],[{"subnet":"fd00:77::/64"}]]}}]}`
+	}
+	h.file("net.conflist", conflist(leases))
+	before, err := h.Setup(t.Context(), h.alloc("a"))
+	require.NoError(t, err)
+	require.NoError(t, exec.Command("nft", "flush", "ruleset").Run())
+	cfg := h.cfg
+	cfg.Network, cfg.StateDir, cfg.Retry.Delay, cfg.Retry.Jitter = "", t.TempDir(), -1, -1
+	other := newConfigurator(t, cfg)
+	h.file("net.conflist", conflist(leases+"-other"))
+	b := h.alloc("b")
+	after, err := other.Setup(t.Context(), b)
+	require.NoError(t, err)
+	require.NotEqual(t, before.Address, after.Address)
+	require.NotEqual(t, before.AddressIPv6, after.AddressIPv6)
+	report, err := h.Repair(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"a"}, report.Repaired)
+	require.NoError(t, other.Check(t.Context(), b))
+	require.NoError(t, other.Teardown(t.Context(), b))
+	require.NoError(t, other.Close())
+	require.NoError(t, h.Teardown(t.Context(), Allocation{ID: "a"}))
+}

@@ -191,9 +191,16 @@ func (a *addition) configureHost(context.Context) error {
 		} else {
 			changes.AddAddress(index, veth.HostPrefix(ip.Gateway), rtnl.NoDAD)
 		}
-		changes.AddRoute(routeTo(index, ip))
+		// Another route means that another allocation has the address, whose lease and elements were lost.
+		route := routeTo(index, ip)
+		route.Exclusive = true
+		changes.AddRoute(route)
 	}
-	if err := host.Apply(&changes); err != nil {
+	err := host.Apply(&changes)
+	if errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("the host has another route to an address of the container (ip route show table main): %w", err)
+	}
+	if err != nil {
 		return err
 	}
 	return veth.Forward(a.args.Host.Cache, a.result)
