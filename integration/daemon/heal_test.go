@@ -158,6 +158,22 @@ func (d *healingHost) awaitHeal(heals <-chan *client.Heal, is func(*client.Heal)
 	}
 }
 
+// hasHealed reports whether a condition holds of one of the repairs so far.
+func (d *healingHost) hasHealed(heals <-chan *client.Heal, is func(*client.Heal) bool) bool {
+	d.h.T.Helper()
+	for {
+		select {
+		case h, ok := <-heals:
+			require.True(d.h.T, ok, "the events have ended")
+			if is(h) {
+				return true
+			}
+		default:
+			return false
+		}
+	}
+}
+
 // TestHeal: allocations are reachable again after whatever another program has removed,
 // without anybody asking for it.
 func TestHeal(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -109,11 +110,22 @@ func TestHealSmallMTU(t *testing.T) {
 				require.ErrorIs(t, d.client().Check(t.Context(), a), configurator.ErrNotFound)
 			}
 			testbed.Shell(t, remedy)
-			d.awaitHeal(heals, func(h *client.Heal) bool {
-				return h.Restored == 1 && strings.Contains(h.Change, fmt.Sprintf("IPv6 is enabled again on link %q", link))
-			})
-			require.NoError(t, answers(), "at once")
 			d.awaitHealthy()
+			require.NoError(t, answers())
+			// A repair of the IPv4 address that has not ended may have restored IPv6 as well.
+			byItself := func() bool {
+				return d.hasHealed(heals, func(h *client.Heal) bool {
+					return h.Restored == 1 && strings.Contains(h.Change, fmt.Sprintf("IPv6 is enabled again on link %q", link))
+				})
+			}
+			for began := time.Now(); !byItself(); {
+				require.Less(t, time.Since(began), time.Minute)
+				testbed.Shell(t, "ip link set "+link+" mtu 1200")
+				d.awaitUnhealthy()
+				testbed.Shell(t, remedy)
+				d.awaitHealthy()
+				require.NoError(t, answers(), "at once")
+			}
 		})
 	}
 }
