@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
-	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/plugins/veth"
 )
@@ -141,14 +140,15 @@ func (a *addition) release(ctx context.Context) error { return a.ipam.Release(ct
 // route_localnet from the beginning: to set it later takes another request.
 func (a *addition) attach(context.Context) error {
 	additions := a.args.Additions
-	a.veth.RouteLoopback = additions != nil && additions.RoutesLoopback && a.guardsSources() &&
-		slices.Contains(familiesOf(a.result), ruleset.IPv4)
-	a.veth.Forward = slices.Contains(familiesOf(a.result), ruleset.IPv4)
-	err := a.args.Host.Kernel.CreateVeth(&a.veth, a.sandbox)
-	if err == nil && a.veth.RouteLoopback {
+	a.veth.Forward = slices.ContainsFunc(a.result.IPs, func(ip *types100.IPConfig) bool { return ip.Address.IP.To4() != nil })
+	a.veth.RouteLoopback = additions != nil && additions.RoutesLoopback && a.guardsSources() && a.veth.Forward
+	if err := a.args.Host.Kernel.CreateVeth(&a.veth, a.sandbox); err != nil {
+		return err
+	}
+	if a.veth.RouteLoopback {
 		additions.LoopbackRouted = a.veth.Name
 	}
-	return err
+	return nil
 }
 
 func (a *addition) detach(ctx context.Context) error {
@@ -314,7 +314,7 @@ func (p *ptp) Bind(ctx context.Context, c *sdk.CmdArgs) error {
 			_, err = veth.EnsureForwarding(c.Host.Kernel, index, r)
 		}
 		if p.guardsSources() {
-			err = errors.Join(err, c.Host.Guard(ctx, familiesOf(r)...))
+			err = errors.Join(err, c.Host.Guard(ctx, GuardedFamilies()...))
 		}
 	}
 	return errors.Join(err, veth.Forward(c.Host.Cache, r))

@@ -43,7 +43,7 @@ func (p *ptp) Wanted(_ context.Context, c *sdk.CmdArgs) (*sdk.Wanted, error) {
 		Key:     "veth " + c.Owner(p.Name).Veth(),
 		Restore: func(context.Context) (bool, error) { return p.restoreHost(c, r) },
 	}}}
-	if families := familiesOf(r); p.guardsSources() {
+	if families := GuardedFamilies(); p.guardsSources() {
 		w.Objects = append(w.Objects, sdk.Object{
 			Key:     fmt.Sprint("source guard ", families),
 			Restore: func(ctx context.Context) (bool, error) { return c.Host.RestoreGuard(ctx, families...) },
