@@ -12,6 +12,7 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
+	"github.com/allocnet/allocnet/internal/plugins/veth"
 )
 
 // The source guard is a rule that all links of one group share, so that no packet passes
@@ -44,8 +45,11 @@ func GuardedFamilies() []ruleset.Family {
 }
 
 func (p *ptp) checkGuard(ctx context.Context, c *sdk.CmdArgs, link netlink.Link, r *types100.Result) error {
-	if !p.guardsSources() || sdk.AddedByReference(c, p.Name, r) {
+	if sdk.AddedByReference(c, p.Name, r) {
 		return nil
+	}
+	if !p.guardsSources() {
+		return veth.CheckRouters(link.Attrs().Name)
 	}
 	var groupErr error
 	// Links of other groups that are guarded lead to a network policy.
@@ -62,9 +66,9 @@ func (p *ptp) restoreGuard(ctx context.Context, c *sdk.CmdArgs, r *types100.Resu
 		return nil
 	}
 	_, err := c.Host.RestoreGuard(ctx, GuardedFamilies()...)
-	veth := c.Owner(p.Name).Veth()
-	if port, portErr := c.Host.Kernel.Port(veth); portErr == nil && names.IsGuarded(port.Group) {
+	link := c.Owner(p.Name).Veth()
+	if port, portErr := c.Host.Kernel.Port(link); portErr == nil && names.IsGuarded(port.Group) {
 		return err // a group of a network policy is guarded, too
 	}
-	return errors.Join(err, c.Host.Kernel.EnsureGroup(veth, names.GuardedGroup))
+	return errors.Join(err, c.Host.Kernel.EnsureGroup(link, names.GuardedGroup))
 }

@@ -78,7 +78,7 @@ func (p *ptp) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, error)
 	owner := c.Owner(p.Name)
 	a := &addition{ptp: p, args: c, veth: rtnl.Veth{
 		Name: owner.Veth(), MAC: rtnl.RandomMAC(), Alias: owner.String(),
-		PeerName: c.IfName, PeerMAC: mac, NoLinkLocal: true, Group: c.Pending(owner.Veth(), p.group()),
+		PeerName: c.IfName, PeerMAC: mac, NoLinkLocal: true, Group: c.Pending(owner.Veth(), p.group()), Down: !p.guardsSources(),
 	}}
 	if a.sandbox, err = c.Sandbox(); err != nil {
 		return nil, err
@@ -87,6 +87,7 @@ func (p *ptp) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, error)
 		sdk.Step{Name: "addresses", Do: a.allocate, Undo: a.release},
 		sdk.Step{Name: "source guard", Do: a.guard}, // before the container can send
 		sdk.Step{Name: "attach interface " + c.IfName, Do: a.attach, Undo: a.detach},
+		sdk.Step{Name: "bring up " + a.veth.Name, Do: a.bringUp},
 		sdk.Step{Name: "configure interface " + c.IfName, Do: a.configure},
 		sdk.Step{Name: "host", Do: a.configureHost},
 		sdk.Step{Name: "masquerade", Do: a.masquerade},
@@ -149,6 +150,14 @@ func (a *addition) attach(context.Context) error {
 		additions.LoopbackRouted = a.veth.Name
 	}
 	return nil
+}
+
+// bringUp brings up a link without the source guard.
+func (a *addition) bringUp(context.Context) error {
+	if !a.veth.Down {
+		return nil
+	}
+	return veth.BringUp(a.args.Host.Kernel, &a.veth)
 }
 
 func (a *addition) detach(ctx context.Context) error {
