@@ -34,7 +34,8 @@ func TestDiscoveryBetweenNeighboursOnly(t *testing.T) {
 			outside := rawICMPv6(t, h.Outside.Path())
 			at := rawICMPv6(t, target.Netns)
 			for _, kind := range []byte{130, 131, 132, 133, 134, 135, 136, 137, 143} {
-				if guarded := kind == 134 || kind >= 136 && kind <= 137; main != "bridge" || !guarded { // by the source guard
+				// The source guard drops what routers send, and on a bridge advertisements for foreign addresses.
+				if guarded := kind == 134 || kind == 137 || kind == 136 && main == "bridge"; !guarded {
 					requireArrival(t, true, free.Netns, testhost.Outside6.Addr(), outside, kind)
 				}
 				requireArrival(t, false, bound.Netns, testhost.Outside6.Addr(), outside, kind)

@@ -16,6 +16,7 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/netfilter"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/internal/plugins/ptp"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -64,7 +65,10 @@ func checkKernel(ctx context.Context, h *Host) (findings []Finding, err error) {
 		}
 	}
 	err = s.Do(func() error {
-		for _, f := range append(features, feature{bridgeTables, "CONFIG_NF_TABLES_BRIDGE", func() error { return tryPortGuard(ctx) }}) {
+		for _, f := range append(features,
+			feature{bridgeTables, "CONFIG_NF_TABLES_BRIDGE", func() error { return tryGuard(ctx, ruleset.Bridge) }},
+			feature{routeLookups, "CONFIG_NFT_FIB_IPV4 and CONFIG_NFT_FIB_IPV6", func() error { return tryGuard(ctx, ptp.GuardedFamilies()...) }},
+		) {
 			if len(needed[f.name]) == 0 {
 				continue
 			}
@@ -82,8 +86,11 @@ func checkKernel(ctx context.Context, h *Host) (findings []Finding, err error) {
 	return findings, err
 }
 
-// bridgeTables is the feature that the source guard of the plugin bridge needs.
-const bridgeTables = "nftables of family bridge"
+// The features that the source guards of the plugins bridge and ptp need.
+const (
+	bridgeTables = "nftables of family bridge"
+	routeLookups = "route lookups of nftables"
+)
 
 var features = []feature{
 	{"veth", "CONFIG_VETH", func() error { return tryLink(&netlink.Veth{PeerName: "doctor1"}, "doctor0") }},
@@ -105,13 +112,14 @@ func featuresOf(n *conflist.Network) (list []string) {
 		switch p.Network.Type {
 		case "ptp":
 			list = append(list, "veth")
+			if guardsSources(p.Bytes) {
+				list = append(list, routeLookups)
+			}
 		case "bridge":
 			list = append(list, "veth", "bridge")
 			var conf struct {
 				VLAN      int               `json:"vlan"`
 				VLANTrunk []json.RawMessage `json:"vlanTrunk"`
-				// SourceGuard is on by default.
-				SourceGuard *bool `json:"sourceGuard"`
 			}
 			if json.Unmarshal(p.Bytes, &conf) != nil {
 				continue
@@ -119,7 +127,7 @@ func featuresOf(n *conflist.Network) (list []string) {
 			if conf.VLAN != 0 || len(conf.VLANTrunk) > 0 {
 				list = append(list, "bridge VLAN filtering")
 			}
-			if conf.SourceGuard == nil || *conf.SourceGuard {
+			if guardsSources(p.Bytes) {
 				list = append(list, bridgeTables)
 			}
 		case "bandwidth":
@@ -129,6 +137,15 @@ func featuresOf(n *conflist.Network) (list []string) {
 		}
 	}
 	return list
+}
+
+// guardsSources reports whether the configuration of ptp or bridge has the source guard, which is on
+// by default. What cannot be read has none.
+func guardsSources(conf []byte) bool {
+	var c struct {
+		SourceGuard *bool `json:"sourceGuard"`
+	}
+	return json.Unmarshal(conf, &c) == nil && (c.SourceGuard == nil || *c.SourceGuard)
 }
 
 // tryLink makes a link and its parent in the network namespace of the thread.
@@ -157,10 +174,9 @@ func tryVLANFiltering() error {
 	return tryLink(&netlink.Bridge{VlanFiltering: &on}, "doctor9")
 }
 
-// tryPortGuard makes the table of the guard of bridge ports in the network namespace of the
-// thread.
-func tryPortGuard(ctx context.Context) error {
-	return ruleset.Lend(func(r *ruleset.Ruleset) error { return r.Guard(ctx, ruleset.Bridge) })
+// tryGuard makes the tables of source guards in the network namespace of the thread.
+func tryGuard(ctx context.Context, families ...ruleset.Family) error {
+	return ruleset.Lend(func(r *ruleset.Ruleset) error { return r.Guard(ctx, families...) })
 }
 
 // tryRuleset makes allocnet's tables in the network namespace of the thread.

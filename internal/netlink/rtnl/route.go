@@ -128,7 +128,7 @@ func (r *Route) putPlace(to *sock.Requests) {
 // background. A request for the link makes it notice at once, since Linux 6.8. With
 // older kernels, the route may be made after it was looked for here.
 func (b *Batch) DropMulticast(index int) {
-	if !hasIPv6() {
+	if !HasIPv6() {
 		return
 	}
 	link := b.begin("notice the carrier of the link", unix.RTM_GETLINK, 0)

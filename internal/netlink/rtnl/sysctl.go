@@ -9,6 +9,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Sysctl reads a file below /proc/sys: see SetSysctl. It returns the value without the spaces around
+// it, or an error that is os.ErrNotExist.
+func Sysctl(path string) (string, error) {
+	if !filepath.IsLocal(path) {
+		return "", fmt.Errorf("read sysctl %q: not below /proc/sys", path)
+	}
+	value, err := readShort(filepath.Join("/proc/sys", path))
+	if err != nil {
+		return "", fmt.Errorf("read sysctl %s: %w", path, err)
+	}
+	return string(bytes.TrimSpace(value)), nil
+}
+
 // SetSysctl writes a value to a file below /proc/sys, unless the file contains it
 // already. The path is relative and has slashes. The calling thread determines the
 // network namespace whose value is set: for a sandbox, call SetSysctl within Do.

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"sync"
+	"sync/atomic"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -170,7 +170,7 @@ func (v *Veth) describe(r *sock.Requests) {
 	r.Begin("", unix.RTM_NEWLINK, unix.NLM_F_ACK)
 	putNamed(r, v.Name, 0)
 	r.String(unix.IFLA_IFALIAS, v.Alias)
-	noLinkLocal := v.NoLinkLocal && hasIPv6() && (v.MTU == 0 || v.MTU >= 1280)
+	noLinkLocal := v.NoLinkLocal && HasIPv6() && (v.MTU == 0 || v.MTU >= 1280)
 	var sysctls []uint16
 	if v.RouteLoopback {
 		sysctls = append(sysctls, routeLocalnet)
@@ -198,12 +198,21 @@ const (
 	addrGenNone = 1 // IN6_ADDR_GEN_MODE_NONE
 )
 
-// hasIPv6 reports whether the kernel has IPv6. A kernel without IPv6 does not know the
-// attributes of that family.
-var hasIPv6 = sync.OnceValue(func() bool {
+// HasIPv6 reports whether the kernel has IPv6. A kernel without IPv6 does not know the
+// attributes of that family. It may load the module while the process runs, and cannot unload it
+// (af_inet6.c has no exit function).
+func HasIPv6() bool {
+	if knownIPv6.Load() {
+		return true
+	}
 	_, err := os.Stat("/proc/sys/net/ipv6")
+	if err == nil {
+		knownIPv6.Store(true)
+	}
 	return err == nil
-})
+}
+
+var knownIPv6 atomic.Bool
 
 // putEnd appends the attributes that both ends have.
 func putEnd(r *sock.Requests, name string, mac net.HardwareAddr, mtu int) {

@@ -46,10 +46,14 @@ func newGuard(family byte) guard {
 
 func (t *table) guardChains() []chain {
 	if t.family == unix.NFPROTO_IPV6 { // which has no route_localnet
-		return []chain{t.ownSources()}
+		return []chain{t.routerMessages(), t.ownSources()}
 	}
 	return []chain{t.localOnly(), t.ownSources()}
 }
+
+const chainRouterMessages = "router_messages"
+
+var icmp6 = []expr.Any{protocol(0), equal([]byte{unix.IPPROTO_ICMPV6})}
 
 // Priorities of the guard's chains: before connection tracking, and between that and the
 // translation of destinations.
@@ -70,18 +74,34 @@ func (t *table) localOnly() chain {
 		elsewhere("source 127.0.0.0/8 not through lo", t.source))
 }
 
+// routerMessages returns the chain that drops what only routers send. A host that does not forward
+// IPv6, and one with accept_ra 2, would take its default route and an address from the router
+// advertisement of an allocation (ndisc_router_discovery of the kernel).
+func (t *table) routerMessages() chain {
+	dropped := func(kind byte) []expr.Any { return slices.Concat(icmp6, icmpType(kind), counted(drop())) }
+	return newChain(chainRouterMessages, hook{},
+		newRule("advertises a router", dropped(routerAdvertisement)...),
+		newRule("redirects", dropped(redirect)...))
+}
+
 // ownSources returns the chain that drops packets from a guarded link unless the host's
 // route to their source leads over that link: strict reverse path forwarding (RFC 3704,
-// section 2.2). Links that are being removed count as guarded. The kernel excepts DHCP requests from 0.0.0.0 and ICMPv6 from :: to
-// link-local addresses. Answers pass: a container with several networks sends those to other
-// hosts over its default route, whichever of its addresses they come from.
+// section 2.2). So nothing passes of a family of which the host has no route over the link.
+// Links that are being removed count as guarded. The kernel excepts IPv4 from 0.0.0.0 to
+// 255.255.255.255 or 224.0.0.0/24, and ICMPv6 from :: to link-local addresses. Answers pass: a
+// container with several networks sends those to other hosts over its default route, whichever
+// of its addresses they come from.
 func (t *table) ownSources() chain {
 	guarded := []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: 1}, mask(native(names.LinkGroups), native(0)), equal(native(names.GuardedGroup & names.LinkGroups))}
 	answer := []expr.Any{&expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1}, equal([]byte{1}), &expr.Verdict{Kind: expr.VerdictReturn}}
 	foreign := []expr.Any{&expr.Fib{Register: 1, FlagSADDR: true, FlagIIF: true, ResultOIF: true}, equal(native(0)), &expr.Counter{}, drop()}
-	return newChain("own_sources", base("filter", unix.NF_INET_PRE_ROUTING, tracked),
+	var rules []rule
+	if t.family == unix.NFPROTO_IPV6 {
+		rules = append(rules, newRule("ICMPv6", slices.Concat(icmp6, guarded, []expr.Any{jump(chainRouterMessages)})...))
+	}
+	return newChain("own_sources", base("filter", unix.NF_INET_PRE_ROUTING, tracked), append(rules,
 		newRule("answers of tracked connections", slices.Concat(guarded, answer)...),
-		newRule("source that is not behind the link", slices.Concat(guarded, foreign)...))
+		newRule("source that is not behind the link", slices.Concat(guarded, foreign)...))...)
 }
 
 // failClosed returns chains that drop packets of links with a network policy while the table of
@@ -102,12 +122,13 @@ func (t *table) failClosed() []chain {
 	return list
 }
 
-// Guard drops packets to and from 127.0.0.0/8 that do not come from the host itself, and
-// packets of a family from a link of the group names.GuardedGroup whose source is reached
-// over another link, except for answers. The former is needed if a link has route_localnet, with every backend
-// of host ports. In family Bridge, it drops frames of guarded bridge ports that have no
-// elements for them. The first call completes an existing table, which an older version may
-// have made. Later calls make rules again of which some are missing: see Repair.
+// Guard drops packets to and from 127.0.0.0/8 that do not come from the host itself. That is
+// needed if a link has route_localnet, with every backend of host ports. It drops packets of a
+// family from a link of the group names.GuardedGroup whose source is reached over another link,
+// except for answers, and those that only IPv6 routers send. In family Bridge, it drops frames of
+// guarded bridge ports that have no elements for them. The first call completes an existing table,
+// which an older version may have made. Later calls make rules again of which some are missing: see
+// Repair.
 func (r *Ruleset) Guard(ctx context.Context, families ...Family) error {
 	for _, f := range families {
 		if err := r.guard(ctx, f); err != nil {

@@ -37,7 +37,7 @@ func (b *bridge) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, err
 	owner := c.Owner(b.Name)
 	a := &addition{bridge: b, args: c, veth: rtnl.Veth{
 		Name: owner.Veth(), MAC: rtnl.RandomMAC(), Alias: owner.String(),
-		PeerName: c.IfName, PeerMAC: mac, Hairpin: b.HairpinMode, Isolated: b.PortIsolation, NoLinkLocal: true, Down: b.tags(),
+		PeerName: c.IfName, PeerMAC: mac, Hairpin: b.HairpinMode, Isolated: b.PortIsolation, NoLinkLocal: true, Down: b.tags() || !b.guardsSources(),
 		Group: b.group(), Hooked: b.guardsSources(),
 	}}
 	if a.sandbox, err = c.Sandbox(); err != nil {
@@ -54,11 +54,12 @@ func (a *addition) steps() []sdk.Step {
 	guard := sdk.Step{Name: "MAC spoof check", Do: a.guardMAC, Undo: a.unguardMAC}
 	sources := sdk.Step{Name: "source guard", Do: a.guard, Undo: a.unguard} // before the container can send
 	tag := sdk.Step{Name: "VLANs", Do: a.tag}
+	up := sdk.Step{Name: "bring up " + a.veth.Name, Do: a.bringPortUp}
 	attach := sdk.Step{Name: "attach interface " + a.args.IfName, Do: a.attach, Undo: a.detach}
 	report := sdk.Step{Name: "interfaces", Do: a.report}
 	forwards := sdk.Step{Name: "bridge port", Do: a.awaitPort}
 	if a.ipam == "" {
-		return []sdk.Step{bridge, guard, sources, attach, tag, report, {Name: "interface", Do: a.bringUp}, forwards}
+		return []sdk.Step{bridge, guard, sources, attach, tag, up, report, {Name: "interface", Do: a.bringUp}, forwards}
 	}
 	return []sdk.Step{
 		bridge,
@@ -67,6 +68,7 @@ func (a *addition) steps() []sdk.Step {
 		sources,
 		attach,
 		tag,
+		up,
 		report,
 		{Name: "configure interface " + a.args.IfName, Do: a.configure},
 		{Name: "gateway", Do: a.gateway},
@@ -183,6 +185,14 @@ func (a *addition) detach(ctx context.Context) error {
 
 func (a *addition) configure(ctx context.Context) error {
 	return veth.Configure(ctx, a.sandbox, &a.veth, a.result, veth.Options{DAD: a.EnableDAD, Behind: a.args.Secondary})
+}
+
+// bringPortUp brings up a port with VLANs, and one without the source guard.
+func (a *addition) bringPortUp(context.Context) error {
+	if !a.veth.Down {
+		return nil
+	}
+	return veth.BringUp(a.args.Host.Kernel, &a.veth)
 }
 
 // bringUp brings up the container's end if there are no addresses.

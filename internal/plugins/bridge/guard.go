@@ -92,12 +92,16 @@ func (b *bridge) portOf(owner names.Owner, mac net.HardwareAddr, r *types100.Res
 	return []ruleset.BridgePort{p}
 }
 
-// checkGuard returns an error if the port of an attachment is not a guarded one.
+// checkGuard returns an error if the port of an attachment is not a guarded one, or, without a guard,
+// if it accepts router advertisements.
 func (b *bridge) checkGuard(c *sdk.CmdArgs, r *types100.Result) error {
-	if !b.guardsSources() || sdk.AddedByReference(c, b.Name, r) {
+	if sdk.AddedByReference(c, b.Name, r) {
 		return nil
 	}
 	name := c.Owner(b.Name).Veth()
+	if !b.guardsSources() {
+		return veth.CheckRouters(name)
+	}
 	port, err := c.Host.Kernel.Port(name)
 	switch {
 	case err != nil:

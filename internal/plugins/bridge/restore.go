@@ -176,8 +176,8 @@ func (b *bridge) restoreGuard(ctx context.Context, c *sdk.CmdArgs, r *types100.R
 	return err
 }
 
-// restorePort makes the host's end of the veth a guarded port again, attaches it to the bridge,
-// and brings it up. Of a port with VLANs it restores no more than the guard.
+// restorePort makes the host's end of the veth a guarded port again, or one that ignores routers,
+// attaches it to the bridge, and brings it up. Of a port with VLANs it restores no more than the guard.
 func (b *bridge) restorePort(c *sdk.CmdArgs) (changed bool, err error) {
 	host, name := c.Host.Kernel, c.Owner(b.Name).Veth()
 	port, err := host.Port(name)
@@ -193,16 +193,22 @@ func (b *bridge) restorePort(c *sdk.CmdArgs) (changed bool, err error) {
 	if attach {
 		changes.AttachPort(port.Index, br, b.HairpinMode, b.PortIsolation)
 	}
+	closed := false
+	if !b.guardsSources() {
+		if closed, err = veth.IgnoreRouters(name); err != nil {
+			return false, fmt.Errorf("port %q of bridge %q: %w", name, b.Bridge, err)
+		}
+	}
 	changed = b.guardPort(&changes, port, attach) || attach
 	if !port.Up && !b.tags() {
 		changed = true
 		changes.BringUp(port.Index)
 	}
 	if !changed {
-		return false, nil
+		return closed, nil
 	}
 	if err := host.Apply(&changes); err != nil {
-		return false, fmt.Errorf("port %q of bridge %q: %w", name, b.Bridge, err)
+		return closed, fmt.Errorf("port %q of bridge %q: %w", name, b.Bridge, err)
 	}
 	return true, nil
 }

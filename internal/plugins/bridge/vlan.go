@@ -93,17 +93,14 @@ func vlanError(act string, err error) error {
 	return fmt.Errorf("%s: %w", act, err)
 }
 
-// tag adds the new port to its VLANs and then brings it up.
+// tag adds the new port, which is down, to its VLANs.
 func (a *addition) tag(context.Context) error {
 	if !a.tags() {
 		return nil
 	}
 	host := a.args.Host.Kernel
 	port := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: a.veth.Name, Index: a.veth.Index}}
-	if err := a.setVLANs(host, port, a.native(), a.vlans); err != nil {
-		return err
-	}
-	return host.LinkSetUp(port)
+	return a.setVLANs(host, port, a.native(), a.vlans)
 }
 
 // vlansOf returns the VLANs of a port by their ID.

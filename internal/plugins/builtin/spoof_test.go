@@ -115,7 +115,8 @@ func TestSpoofCheckDrops(t *testing.T) {
 
 func macOf(t *testing.T, result object) net.HardwareAddr {
 	t.Helper()
-	mac, err := net.ParseMAC(result["interfaces"].([]any)[2].(object)["mac"].(string))
+	links := result["interfaces"].([]any)
+	mac, err := net.ParseMAC(links[len(links)-1].(object)["mac"].(string))
 	require.NoError(t, err)
 	return mac
 }

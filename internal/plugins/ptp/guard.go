@@ -4,14 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
+	"github.com/allocnet/allocnet/internal/plugins/veth"
 )
 
 // The source guard is a rule that all links of one group share, so that no packet passes
@@ -31,34 +32,31 @@ func (a *addition) guard(ctx context.Context) error {
 	if !a.guardsSources() {
 		return nil
 	}
-	return a.args.Host.Guard(ctx, familiesOf(a.result)...)
+	return a.args.Host.Guard(ctx, GuardedFamilies()...)
 }
 
-// familiesOf returns the families of the addresses of a result.
-func familiesOf(r *types100.Result) []ruleset.Family {
-	var families []ruleset.Family
-	for _, ip := range r.IPs {
-		family := ruleset.IPv6
-		if ip.Address.IP.To4() != nil {
-			family = ruleset.IPv4
-		}
-		if !slices.Contains(families, family) {
-			families = append(families, family)
-		}
+// GuardedFamilies returns the families of the source guard: all that the kernel has. A workload
+// can send packets of each, whichever addresses its network has.
+func GuardedFamilies() []ruleset.Family {
+	if !rtnl.HasIPv6() {
+		return []ruleset.Family{ruleset.IPv4}
 	}
-	return families
+	return []ruleset.Family{ruleset.IPv4, ruleset.IPv6}
 }
 
 func (p *ptp) checkGuard(ctx context.Context, c *sdk.CmdArgs, link netlink.Link, r *types100.Result) error {
-	if !p.guardsSources() || sdk.AddedByReference(c, p.Name, r) {
+	if sdk.AddedByReference(c, p.Name, r) {
 		return nil
+	}
+	if !p.guardsSources() {
+		return veth.CheckRouters(link.Attrs().Name)
 	}
 	var groupErr error
 	// Links of other groups that are guarded lead to a network policy.
 	if group := link.Attrs().Group; !names.IsGuarded(group) {
 		groupErr = fmt.Errorf("interface %q of the host is in group %d instead of %d, so packets from the container may have any source", link.Attrs().Name, group, names.GuardedGroup)
 	}
-	return errors.Join(groupErr, c.Host.Rules.CheckGuard(ctx, familiesOf(r)...))
+	return errors.Join(groupErr, c.Host.Rules.CheckGuard(ctx, GuardedFamilies()...))
 }
 
 // restoreGuard restores the group of the host's end, and the rules. Wanted has the rules
@@ -67,10 +65,10 @@ func (p *ptp) restoreGuard(ctx context.Context, c *sdk.CmdArgs, r *types100.Resu
 	if !p.guardsSources() {
 		return nil
 	}
-	_, err := c.Host.RestoreGuard(ctx, familiesOf(r)...)
-	veth := c.Owner(p.Name).Veth()
-	if port, portErr := c.Host.Kernel.Port(veth); portErr == nil && names.IsGuarded(port.Group) {
+	_, err := c.Host.RestoreGuard(ctx, GuardedFamilies()...)
+	link := c.Owner(p.Name).Veth()
+	if port, portErr := c.Host.Kernel.Port(link); portErr == nil && names.IsGuarded(port.Group) {
 		return err // a group of a network policy is guarded, too
 	}
-	return errors.Join(err, c.Host.Kernel.EnsureGroup(veth, names.GuardedGroup))
+	return errors.Join(err, c.Host.Kernel.EnsureGroup(link, names.GuardedGroup))
 }

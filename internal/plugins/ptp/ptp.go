@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
-	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/plugins/veth"
 )
@@ -79,7 +78,7 @@ func (p *ptp) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, error)
 	owner := c.Owner(p.Name)
 	a := &addition{ptp: p, args: c, veth: rtnl.Veth{
 		Name: owner.Veth(), MAC: rtnl.RandomMAC(), Alias: owner.String(),
-		PeerName: c.IfName, PeerMAC: mac, NoLinkLocal: true, Group: c.Pending(owner.Veth(), p.group()),
+		PeerName: c.IfName, PeerMAC: mac, NoLinkLocal: true, Group: c.Pending(owner.Veth(), p.group()), Down: !p.guardsSources(),
 	}}
 	if a.sandbox, err = c.Sandbox(); err != nil {
 		return nil, err
@@ -88,6 +87,7 @@ func (p *ptp) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, error)
 		sdk.Step{Name: "addresses", Do: a.allocate, Undo: a.release},
 		sdk.Step{Name: "source guard", Do: a.guard}, // before the container can send
 		sdk.Step{Name: "attach interface " + c.IfName, Do: a.attach, Undo: a.detach},
+		sdk.Step{Name: "bring up " + a.veth.Name, Do: a.bringUp},
 		sdk.Step{Name: "configure interface " + c.IfName, Do: a.configure},
 		sdk.Step{Name: "host", Do: a.configureHost},
 		sdk.Step{Name: "masquerade", Do: a.masquerade},
@@ -141,14 +141,23 @@ func (a *addition) release(ctx context.Context) error { return a.ipam.Release(ct
 // route_localnet from the beginning: to set it later takes another request.
 func (a *addition) attach(context.Context) error {
 	additions := a.args.Additions
-	a.veth.RouteLoopback = additions != nil && additions.RoutesLoopback && a.guardsSources() &&
-		slices.Contains(familiesOf(a.result), ruleset.IPv4)
-	a.veth.Forward = slices.Contains(familiesOf(a.result), ruleset.IPv4)
-	err := a.args.Host.Kernel.CreateVeth(&a.veth, a.sandbox)
-	if err == nil && a.veth.RouteLoopback {
+	a.veth.Forward = slices.ContainsFunc(a.result.IPs, func(ip *types100.IPConfig) bool { return ip.Address.IP.To4() != nil })
+	a.veth.RouteLoopback = additions != nil && additions.RoutesLoopback && a.guardsSources() && a.veth.Forward
+	if err := a.args.Host.Kernel.CreateVeth(&a.veth, a.sandbox); err != nil {
+		return err
+	}
+	if a.veth.RouteLoopback {
 		additions.LoopbackRouted = a.veth.Name
 	}
-	return err
+	return nil
+}
+
+// bringUp brings up a link without the source guard.
+func (a *addition) bringUp(context.Context) error {
+	if !a.veth.Down {
+		return nil
+	}
+	return veth.BringUp(a.args.Host.Kernel, &a.veth)
 }
 
 func (a *addition) detach(ctx context.Context) error {
@@ -321,7 +330,7 @@ func (p *ptp) Bind(ctx context.Context, c *sdk.CmdArgs) error {
 			_, err = veth.EnsureForwarding(c.Host.Kernel, index, r)
 		}
 		if p.guardsSources() {
-			err = errors.Join(err, c.Host.Guard(ctx, familiesOf(r)...))
+			err = errors.Join(err, c.Host.Guard(ctx, GuardedFamilies()...))
 		}
 	}
 	return errors.Join(err, veth.Forward(c.Host.Cache, r))

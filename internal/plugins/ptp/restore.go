@@ -48,7 +48,7 @@ func (p *ptp) Wanted(_ context.Context, c *sdk.CmdArgs) (*sdk.Wanted, error) {
 		Key:     "veth " + c.Owner(p.Name).Veth(),
 		Restore: func(context.Context) (bool, error) { return p.restoreHost(c, r) },
 	}}}
-	if families := familiesOf(r); p.guardsSources() {
+	if families := GuardedFamilies(); p.guardsSources() {
 		w.Objects = append(w.Objects, sdk.Object{
 			Key:     fmt.Sprint("source guard ", families),
 			Restore: func(ctx context.Context) (bool, error) { return c.Host.RestoreGuard(ctx, families...) },
@@ -58,19 +58,24 @@ func (p *ptp) Wanted(_ context.Context, c *sdk.CmdArgs) (*sdk.Wanted, error) {
 	return w, nil
 }
 
-// restoreHost brings the host's end up, and restores its addresses, routes and forwarding: see
-// configureHost.
+// restoreHost brings the host's end up, and restores its addresses, routes and forwarding, and that
+// it ignores routers: see configureHost and attach.
 func (p *ptp) restoreHost(c *sdk.CmdArgs, r *types100.Result) (changed bool, err error) {
 	host, name := c.Host.Kernel, c.Owner(p.Name).Veth()
 	index, isUp, err := host.State(name)
 	if err != nil {
 		return false, err
 	}
+	if !p.guardsSources() {
+		if changed, err = veth.IgnoreRouters(name); err != nil {
+			return changed, fmt.Errorf("interface %q: %w", name, err)
+		}
+	}
 	if !isUp {
 		var up rtnl.Batch
 		up.BringUp(index)
 		if err := host.Apply(&up); err != nil {
-			return false, fmt.Errorf("interface %q: %w", name, err)
+			return changed, fmt.Errorf("interface %q: %w", name, err)
 		}
 		changed = true
 	}

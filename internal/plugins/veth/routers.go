@@ -1,0 +1,53 @@
+package veth
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+)
+
+// The source guard drops router advertisements. Without it, the host would take its default route and an
+// address from those of a container, so a sysctl of the host's end makes the kernel ignore them, as with
+// the reference plugins. A port of a bridge receives them, too, in frames to the multicast MACs that
+// bridges do not forward.
+
+func acceptRA(link string) string { return "net/ipv6/conf/" + link + "/accept_ra" }
+
+// CheckRouters returns an error if the kernel accepts router advertisements that arrive over a link of
+// the host. Without IPv6, as with an MTU below 1280, a link has no such sysctl and receives none.
+func CheckRouters(link string) error {
+	ignores, err := ignoresRouters(link)
+	if err == nil && !ignores {
+		err = fmt.Errorf("interface %q of the host accepts router advertisements from the container: net.ipv6.conf.%s.accept_ra is not 0", link, link)
+	}
+	return err
+}
+
+// IgnoreRouters makes the kernel ignore router advertisements that arrive over a link of the host.
+func IgnoreRouters(link string) (changed bool, err error) {
+	ignores, err := ignoresRouters(link)
+	if err != nil || ignores {
+		return false, err
+	}
+	return true, rtnl.SetSysctl(acceptRA(link), "0")
+}
+
+func ignoresRouters(link string) (bool, error) {
+	value, err := rtnl.Sysctl(acceptRA(link))
+	if errors.Is(err, os.ErrNotExist) {
+		return true, nil
+	}
+	return value == "0", err
+}
+
+// BringUp brings up the host's end of a veth that was created down, and that ignores routers before.
+func BringUp(host *rtnl.Host, v *rtnl.Veth) error {
+	if _, err := IgnoreRouters(v.Name); err != nil {
+		return err
+	}
+	var up rtnl.Batch
+	up.BringUp(v.Index)
+	return host.Apply(&up)
+}
