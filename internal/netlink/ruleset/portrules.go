@@ -37,8 +37,13 @@ const (
 // fromGuarded matches frames from guarded ports, and from ports that are being removed.
 func fromGuarded() []expr.Any { return guardedBy(expr.MetaKeyIIFGROUP) }
 
-// toGuarded matches frames to such ports.
+// toGuarded matches frames to such ports, and toReady those to a port whose network policy, if
+// there is one, is active.
 func toGuarded() []expr.Any { return guardedBy(expr.MetaKeyOIFGROUP) }
+
+func toReady() []expr.Any {
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFGROUP, Register: 1}, equal(native(names.GuardedPortGroup))}
+}
 
 func guardedBy(group expr.MetaKey) []expr.Any {
 	return []expr.Any{&expr.Meta{Key: group, Register: 1}, mask(native(names.PortGroups), native(0)), equal(native(names.GuardedGroup))}
@@ -60,13 +65,13 @@ func (t *table) portChains() []chain {
 			newRule("from a guarded port", append(fromGuarded(), goTo(chainFromPort))...)),
 		t.toPort(),
 		newChain("frames_to_ports", base("filter", hookBridgePostrouting, portExit),
-			newRule("to a guarded port", append(toGuarded(), goTo(chainToPort))...)),
+			newRule("to a guarded port", append(toReady(), goTo(chainToPort))...),
+			newRule("to a port that is being set up or removed", append(toGuarded(), counted(drop())...)...)),
 	}
 }
 
 // toPort permits frames for the port's own MAC, and those for groups. A port without elements is
-// that of an allocation that is being set up, whose network policy is not active yet, or one that
-// is being removed.
+// that of an allocation that is being set up, or one that is being removed.
 func (t *table) toPort() chain {
 	own := []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1},
 		&expr.Payload{Base: expr.PayloadBaseLLHeader, Offset: 0, Len: macLen, DestRegister: register(unix.IFNAMSIZ)}, inSet(t.macs), goTo(chainPermitted)}
