@@ -116,16 +116,18 @@ func (t *table) ownMAC() chain {
 		newRule("another protocol", counted(drop())...))
 }
 
-// ownARP permits ARP for the port's own addresses, and probes (RFC 5227), which have none.
+// ownARP permits ARP for the port's own addresses. Probes have no address of a sender, and ask for
+// the one that the port is about to use: one for another's is a conflict for its holder (RFC 5227,
+// section 2.1.1).
 func (t *table) ownARP() chain {
 	own := slices.Concat(etherType(unix.ETH_P_ARP),
 		[]expr.Any{network(0, 4, 0), equal([]byte{0, 1, 8, 0})}, // Ethernet and IPv4
 		[]expr.Any{network(4, 2, 0), equal([]byte{macLen, 4})},
 		t.inPortSet(t.macs, network(8, macLen, unix.IFNAMSIZ)))
-	sender := network(14, 4, unix.IFNAMSIZ)
+	sender, target := network(14, 4, unix.IFNAMSIZ), network(24, 4, unix.IFNAMSIZ)
 	return newChain(chainOwnARP, hook{},
 		newRule("for its own address", slices.Concat(own, t.inPortSet(t.addresses4, sender, goTo(chainPermitted)))...),
-		newRule("probe", slices.Concat(own, []expr.Any{network(14, 4, 0), equal(make([]byte, 4)), goTo(chainPermitted)})...),
+		newRule("probe", slices.Concat(own, []expr.Any{network(14, 4, 0), equal(make([]byte, 4))}, t.inPortSet(t.addresses4, target, goTo(chainPermitted)))...),
 		newRule("from a port without known addresses", slices.Concat(own, t.inPortSet(t.unaddressed, nil, goTo(chainPermitted)))...))
 }
 

@@ -173,6 +173,7 @@ func framesOf(own, neighbour station) []namedFrame {
 		{".own ARP request", to(arps, arp(1, own.mac, own.ip4, neighbour.ip4)), true},
 		{".own ARP reply", to(arps, arp(2, own.mac, own.ip4, neighbour.ip4)), true},
 		{".an ARP probe", to(arps, arp(1, own.mac, zero4, own.ip4)), true},
+		{".an ARP probe for the neighbour", to(arps, arp(1, own.mac, zero4, neighbour.ip4)), false},
 		{".the neighbour's IPv6", to(ip6, ipv6(neighbour.ip6, neighbour.ip6, unix.IPPROTO_UDP, udpHeader)), false},
 		{".the neighbour's link-local", to(ip6, ipv6(neighbour.linkLocal, neighbour.ip6, unix.IPPROTO_UDP, udpHeader)), false},
 		{".a foreign IPv6", to(ip6, ipv6(foreign, neighbour.ip6, unix.IPPROTO_UDP, udpHeader)), false},
