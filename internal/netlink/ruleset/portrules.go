@@ -165,6 +165,12 @@ const targetAt = 8
 // ownICMP6 permits neighbour discovery for the port's own addresses, but not what only
 // routers send. Without an address the kernel looks for duplicates of a new one, and reports
 // multicast groups.
+//
+// The type of a packet is in its first fragment, unless other headers fill that one: then it is not
+// known what the packet is (nodes do not fragment neighbour discovery, and ignore it if they
+// receive it so: RFC 6980). In later fragments there is no type. Where the kernel reads one all the same
+// (nft_payload_fast_eval), it is the first byte of the IPv6 header, which is none of these types. No type
+// is 0 (RFC 4443).
 func (t *table) ownICMP6() chain {
 	target := &expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: targetAt, Len: 16, DestRegister: register(unix.IFNAMSIZ)}
 	none := append(etherType(unix.ETH_P_IPV6), network(8, 16, 0), equal(make([]byte, 16)))
@@ -180,7 +186,10 @@ func (t *table) ownICMP6() chain {
 	for _, report := range []byte{mld2Report, mldReport, mldDone} {
 		rules = append(rules, newRule("reports multicast groups", slices.Concat(icmpType(report), none, permit)...))
 	}
-	return newChain(chainOwnICMP6, hook{}, append(rules, newRule("from its own address", append(t.fromOwnIP6(), permit...)...))...)
+	return newChain(chainOwnICMP6, hook{}, append(rules,
+		newRule("from its own address", slices.Concat(t.fromOwnIP6(), []expr.Any{transport(0, 1, 0), unequal([]byte{0})}, permit)...),
+		newRule("later fragments from its own address", slices.Concat(t.fromOwnIP6(), laterFragment(), permit)...),
+		newRule("a type that cannot be read", append(t.fromOwnIP6(), counted(drop())...)...))...)
 }
 
 // The fields of frames that are looked up together with the port.
@@ -211,6 +220,15 @@ func etherType(number uint16) []expr.Any {
 // toGroup matches frames to a group of receivers: the lowest bit of the first byte is set.
 func toGroup() []expr.Any {
 	return []expr.Any{&expr.Payload{Base: expr.PayloadBaseLLHeader, Offset: 0, Len: 1, DestRegister: 1}, mask([]byte{1}, []byte{0}), equal([]byte{1})}
+}
+
+// laterFragment matches fragments of IPv6 other than the first.
+func laterFragment() []expr.Any {
+	const offsetAt, bits = 2, 0xfff8 // RFC 8200, section 4.5
+	return []expr.Any{
+		&expr.Exthdr{DestRegister: 1, Type: unix.IPPROTO_FRAGMENT, Offset: offsetAt, Len: 2, Op: expr.ExthdrOpIpv6},
+		mask([]byte{bits >> 8, bits & 0xff}, []byte{0, 0}), unequal([]byte{0, 0}),
+	}
 }
 
 func icmpType(number byte) []expr.Any {
