@@ -164,7 +164,7 @@ func TestPolicyFloodOfASelected(t *testing.T) {
 			for round := range 20 {
 				a := h.Alloc(fmt.Sprint("a", round))
 				a.Labels, a.Wait = map[string]string{"app": "bad"}, round%2 == 0
-				sending := flood(t, a.Netns, to)
+				sending := flood(t, a.Netns, "udp4", to)
 				h.SetUp(a)
 				sending.await()
 				require.NoError(t, h.CheckOnly(h.Context(), a))
@@ -173,7 +173,7 @@ func TestPolicyFloodOfASelected(t *testing.T) {
 			}
 			require.Zero(t, received.Load(), "packets that the policy denies")
 			good := h.Alloc("good")
-			sending := flood(t, good.Netns, to)
+			sending := flood(t, good.Netns, "udp4", to)
 			h.SetUp(good)
 			require.Eventually(t, func() bool { return received.Load() > 0 }, testbed.Timeout*3, time.Millisecond, "another label arrives")
 			sending.stop()
@@ -194,7 +194,7 @@ func testPolicyFlood(t *testing.T, main string) {
 		a := h.Alloc(fmt.Sprint("a", round))
 		round++
 		a.Policy = mustPolicy(t, `{"egress":{"default":"deny"},"ingress":{"default":"deny"}}`)
-		sending := flood(t, a.Netns, to)
+		sending := flood(t, a.Netns, "udp4", to)
 		h.SetUp(a)
 		sending.await()
 		during(a)
@@ -220,7 +220,7 @@ func testPolicyFlood(t *testing.T, main string) {
 	}
 	require.LessOrEqual(t, received.Swap(0), passing, "packets that a policy denies, after a flush")
 	open := h.Alloc("open")
-	sending := flood(t, open.Netns, to)
+	sending := flood(t, open.Netns, "udp4", to)
 	h.SetUp(open)
 	require.Eventually(t, func() bool { return received.Load() > 0 }, testbed.Timeout*3, time.Millisecond, "without a policy they arrive")
 	sending.stop()
@@ -238,7 +238,7 @@ func countPackets(c *net.UDPConn, n *atomic.Int64) {
 }
 
 // flood sends datagrams without pause from a namespace, also while it has no route.
-func flood(t *testing.T, netns, to string) *flooding {
+func flood(t *testing.T, netns, network, to string) *flooding {
 	t.Helper()
 	s, err := sandbox.Open(netns)
 	require.NoError(t, err)
@@ -246,7 +246,7 @@ func flood(t *testing.T, netns, to string) *flooding {
 	f := &flooding{t: t, done: make(chan struct{}), ended: make(chan struct{})}
 	var conn *net.UDPConn
 	require.NoError(t, s.Do(func() (err error) {
-		conn, err = net.ListenUDP("udp4", nil)
+		conn, err = net.ListenUDP(network, nil)
 		return err
 	}))
 	require.NoError(t, s.Close())

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -77,6 +78,54 @@ func testPolicyBypass(t *testing.T, main string, f testbed.Families) {
 	require.NotEmpty(t, send(), "packets that a policy allows")
 	h.TearDown(closed, open)
 	require.NoError(t, netlink.ConntrackTableFlush(netlink.ConntrackTable)) // the host's own broadcasts
+}
+
+// TestPolicyGroupFrames: a neighbour that sends broadcasts and multicasts without pause reaches no socket of
+// an allocation with a policy, not even during its Setup.
+func TestPolicyGroupFrames(t *testing.T) {
+	h := newHost(t, configurator.EngineNative)
+	h.Network("net", policed("bridge", testbed.Dual)...)
+	testbed.SetSysctls(t, "", testbed.Quick)
+	neighbour := h.Alloc("neighbour")
+	h.SetUp(neighbour)
+	linkLocal(t, neighbour.Netns, "eth0")
+	groups := map[string]string{"udp4": "255.255.255.255:99", "udp6": "[ff02::1]:99"}
+	received := map[string]*atomic.Int64{}
+	for network, to := range groups {
+		received[network] = &atomic.Int64{}
+		defer flood(t, neighbour.Netns, network, to).stop()
+	}
+	setUp := func(id, of string) configurator.Allocation {
+		a := h.Alloc(id)
+		a.Policy = mustPolicy(t, of)
+		testbed.Within(t, a.Netns, func() error {
+			for network, n := range received {
+				c, err := net.ListenUDP(network, &net.UDPAddr{Port: bypassPort})
+				if err != nil {
+					return err
+				}
+				t.Cleanup(func() { c.Close() })
+				go countPackets(c, n)
+			}
+			return nil
+		})
+		h.SetUp(a)
+		return a
+	}
+	for round := range 10 {
+		a := setUp(fmt.Sprint("isolated", round), `{"presets":["isolated"]}`)
+		require.NoError(t, h.CheckOnly(h.Context(), a))
+		h.TearDown(a)
+	}
+	for network, n := range received {
+		require.Zero(t, n.Load(), "packets that the policy denies: %s", network)
+	}
+	open := setUp("open", `{}`)
+	for network, n := range received {
+		require.Eventually(t, func() bool { return n.Load() > 0 }, 3*testbed.Timeout, time.Millisecond, "without a policy: %s", network)
+	}
+	h.TearDown(open)
+	h.TearDown(neighbour)
 }
 
 // linkLocal returns the IPv6 link-local address of a link.

@@ -38,6 +38,7 @@ var withoutPools = map[string]string{
 	"TestPolicyBypass":               "as TestPolicyBasic",
 	"TestPolicyFlood":                "an allocation sends before its Setup",
 	"TestPolicyFloodOfASelected":     "as TestPolicyFlood",
+	"TestPolicyGroupFrames":          "sockets in a namespace before its Setup",
 	"TestPolicyLifeKilled":           processes,
 	"TestPolicyMatrix":               "many allocations, with daemons",
 	"TestPolicyOfNetworks":           "allocations are attached to further networks",

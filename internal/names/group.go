@@ -9,6 +9,9 @@ const (
 	// GuardedPortGroup is the group of the bridge ports from which frames arrive only
 	// with the MAC and the addresses of their allocation.
 	GuardedPortGroup = GuardedGroup | portBit
+	// PendingPortGroup is that of such bridge ports whose network policy is not active yet.
+	// They receive nothing.
+	PendingPortGroup = GuardedPortGroup + 1
 	// PendingGroup is that of guarded routed links that are being set up, and FirstPolicyGroup
 	// to LastPolicyGroup are those of guarded routed links whose allocation has a network
 	// policy. Packets over links of these groups, and over links that are being removed, are

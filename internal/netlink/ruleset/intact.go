@@ -47,6 +47,12 @@ func (i *intact) add(name string) {
 	i.until[name] = time.Now().Add(intactTime)
 }
 
+func (i *intact) remove(name string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	delete(i.until, name)
+}
+
 // restoreRules makes the rules of a table again if some are missing. The table exists.
 func (r *Ruleset) restoreRules(ctx context.Context, t *table) error {
 	if r.intact.has(t.label) {

@@ -65,13 +65,14 @@ type set struct {
 	constant []element
 }
 
-// The tables. They are never changed.
+// The tables. They are never changed. In the order of every, several are made in one transaction: see
+// reservePorts.
 var (
 	ip     = newTable(unix.NFPROTO_IPV4)
 	ip6    = newTable(unix.NFPROTO_IPV6)
 	tables = []*table{ip, ip6}
 	ports  = newPortTable()
-	every  = []*table{ip, ip6, policies4, policies6, ports}
+	every  = []*table{ip, ip6, ports, policies4, policies6}
 	guards = map[Family]guard{IPv4: newGuard(unix.NFPROTO_IPV4), IPv6: newGuard(unix.NFPROTO_IPV6), Bridge: {ports, newHeldPortTable()}}
 )
 

@@ -37,8 +37,13 @@ const (
 // fromGuarded matches frames from guarded ports, and from ports that are being removed.
 func fromGuarded() []expr.Any { return guardedBy(expr.MetaKeyIIFGROUP) }
 
-// toGuarded matches frames to such ports.
+// toGuarded matches frames to such ports, and toReady those to a port whose network policy, if
+// there is one, is active.
 func toGuarded() []expr.Any { return guardedBy(expr.MetaKeyOIFGROUP) }
+
+func toReady() []expr.Any {
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFGROUP, Register: 1}, equal(native(names.GuardedPortGroup))}
+}
 
 func guardedBy(group expr.MetaKey) []expr.Any {
 	return []expr.Any{&expr.Meta{Key: group, Register: 1}, mask(native(names.PortGroups), native(0)), equal(native(names.GuardedGroup))}
@@ -60,13 +65,13 @@ func (t *table) portChains() []chain {
 			newRule("from a guarded port", append(fromGuarded(), goTo(chainFromPort))...)),
 		t.toPort(),
 		newChain("frames_to_ports", base("filter", hookBridgePostrouting, portExit),
-			newRule("to a guarded port", append(toGuarded(), goTo(chainToPort))...)),
+			newRule("to a guarded port", append(toReady(), goTo(chainToPort))...),
+			newRule("to a port that is being set up or removed", append(toGuarded(), counted(drop())...)...)),
 	}
 }
 
 // toPort permits frames for the port's own MAC, and those for groups. A port without elements is
-// that of an allocation that is being set up, whose network policy is not active yet, or one that
-// is being removed.
+// that of an allocation that is being set up, or one that is being removed.
 func (t *table) toPort() chain {
 	own := []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1},
 		&expr.Payload{Base: expr.PayloadBaseLLHeader, Offset: 0, Len: macLen, DestRegister: register(unix.IFNAMSIZ)}, inSet(t.macs), goTo(chainPermitted)}
@@ -111,16 +116,18 @@ func (t *table) ownMAC() chain {
 		newRule("another protocol", counted(drop())...))
 }
 
-// ownARP permits ARP for the port's own addresses, and probes (RFC 5227), which have none.
+// ownARP permits ARP for the port's own addresses. Probes have no address of a sender, and ask for
+// the one that the port is about to use: one for another's is a conflict for its holder (RFC 5227,
+// section 2.1.1).
 func (t *table) ownARP() chain {
 	own := slices.Concat(etherType(unix.ETH_P_ARP),
 		[]expr.Any{network(0, 4, 0), equal([]byte{0, 1, 8, 0})}, // Ethernet and IPv4
 		[]expr.Any{network(4, 2, 0), equal([]byte{macLen, 4})},
 		t.inPortSet(t.macs, network(8, macLen, unix.IFNAMSIZ)))
-	sender := network(14, 4, unix.IFNAMSIZ)
+	sender, target := network(14, 4, unix.IFNAMSIZ), network(24, 4, unix.IFNAMSIZ)
 	return newChain(chainOwnARP, hook{},
 		newRule("for its own address", slices.Concat(own, t.inPortSet(t.addresses4, sender, goTo(chainPermitted)))...),
-		newRule("probe", slices.Concat(own, []expr.Any{network(14, 4, 0), equal(make([]byte, 4)), goTo(chainPermitted)})...),
+		newRule("probe", slices.Concat(own, []expr.Any{network(14, 4, 0), equal(make([]byte, 4))}, t.inPortSet(t.addresses4, target, goTo(chainPermitted)))...),
 		newRule("from a port without known addresses", slices.Concat(own, t.inPortSet(t.unaddressed, nil, goTo(chainPermitted)))...))
 }
 
@@ -158,6 +165,12 @@ const targetAt = 8
 // ownICMP6 permits neighbour discovery for the port's own addresses, but not what only
 // routers send. Without an address the kernel looks for duplicates of a new one, and reports
 // multicast groups.
+//
+// The type of a packet is in its first fragment, unless other headers fill that one: then it is not
+// known what the packet is (nodes do not fragment neighbour discovery, and ignore it if they
+// receive it so: RFC 6980). In later fragments there is no type. Where the kernel reads one all the same
+// (nft_payload_fast_eval), it is the first byte of the IPv6 header, which is none of these types. No type
+// is 0 (RFC 4443).
 func (t *table) ownICMP6() chain {
 	target := &expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: targetAt, Len: 16, DestRegister: register(unix.IFNAMSIZ)}
 	none := append(etherType(unix.ETH_P_IPV6), network(8, 16, 0), equal(make([]byte, 16)))
@@ -173,7 +186,10 @@ func (t *table) ownICMP6() chain {
 	for _, report := range []byte{mld2Report, mldReport, mldDone} {
 		rules = append(rules, newRule("reports multicast groups", slices.Concat(icmpType(report), none, permit)...))
 	}
-	return newChain(chainOwnICMP6, hook{}, append(rules, newRule("from its own address", append(t.fromOwnIP6(), permit...)...))...)
+	return newChain(chainOwnICMP6, hook{}, append(rules,
+		newRule("from its own address", slices.Concat(t.fromOwnIP6(), []expr.Any{transport(0, 1, 0), unequal([]byte{0})}, permit)...),
+		newRule("later fragments from its own address", slices.Concat(t.fromOwnIP6(), laterFragment(), permit)...),
+		newRule("a type that cannot be read", append(t.fromOwnIP6(), counted(drop())...)...))...)
 }
 
 // The fields of frames that are looked up together with the port.
@@ -204,6 +220,15 @@ func etherType(number uint16) []expr.Any {
 // toGroup matches frames to a group of receivers: the lowest bit of the first byte is set.
 func toGroup() []expr.Any {
 	return []expr.Any{&expr.Payload{Base: expr.PayloadBaseLLHeader, Offset: 0, Len: 1, DestRegister: 1}, mask([]byte{1}, []byte{0}), equal([]byte{1})}
+}
+
+// laterFragment matches fragments of IPv6 other than the first.
+func laterFragment() []expr.Any {
+	const offsetAt, bits = 2, 0xfff8 // RFC 8200, section 4.5
+	return []expr.Any{
+		&expr.Exthdr{DestRegister: 1, Type: unix.IPPROTO_FRAGMENT, Offset: offsetAt, Len: 2, Op: expr.ExthdrOpIpv6},
+		mask([]byte{bits >> 8, bits & 0xff}, []byte{0, 0}), unequal([]byte{0, 0}),
+	}
 }
 
 func icmpType(number byte) []expr.Any {

@@ -177,6 +177,11 @@ func (n *restoration) apply(ctx context.Context, r *Ruleset) error {
 			}
 		}
 	}
+	if !slices.Contains(n.tables, ports) { // or build makes it first
+		if err := r.reservePorts(ctx, n.tables...); err != nil {
+			return err
+		}
+	}
 	err := r.socket.Transaction(ctx, func(b *sock.Requests) {
 		n.build(b)
 		putElements(b, n.remove, unix.NFT_MSG_DELSETELEM)

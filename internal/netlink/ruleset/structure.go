@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/internal/netlink/netfilter"
 	"github.com/allocnet/allocnet/internal/netlink/sock"
 	"github.com/allocnet/allocnet/internal/retry"
 )
@@ -26,6 +27,9 @@ type state struct {
 // ensureTable makes a table, or completes it. If several processes do so at the same
 // time, one makes the table and the others find it.
 func (r *Ruleset) ensureTable(ctx context.Context, t *table) error {
+	if err := r.reservePorts(ctx, t); err != nil {
+		return err
+	}
 	err := r.socket.Transaction(ctx, func(b *sock.Requests) { t.build(b, unix.NLM_F_EXCL, nil) })
 	if !errors.Is(err, unix.EEXIST) {
 		return err
@@ -41,6 +45,26 @@ func (r *Ruleset) ensureTable(ctx context.Context, t *table) error {
 	return r.socket.Transaction(ctx, func(b *sock.Requests) { t.putSets(b, 0) })
 }
 
+// reservePorts makes the table of the guard of bridge ports before one of policies, without content:
+// so it costs no packet anything. A flush of the ruleset removes the hooks of one table after the
+// other, in the order in which they were made (nft_flush). If the policies were first, the guard would
+// let frames pass to which they no longer apply; without the guard, its held table drops them. A
+// kernel without nftables of family bridge has no guarded ports.
+func (r *Ruleset) reservePorts(ctx context.Context, before ...*table) error {
+	if !slices.ContainsFunc(before, func(t *table) bool { return t.policy != nil }) {
+		return nil
+	}
+	err := r.socket.Transaction(ctx, func(b *sock.Requests) { ports.put(b, 0) })
+	r.intact.remove(ports.label) // it may be a new table
+	if netfilter.IsUnsupported(err) {
+		return nil
+	}
+	return err
+}
+
+// isReserved reports whether a table is as reservePorts makes it.
+func (t *table) isReserved(is *state) bool { return t == ports && is.exists && len(is.chains) == 0 }
+
 // Repair makes the chains and rules of the existing tables again if they are not as
 // they should be, each table in one transaction. It keeps the sets with their elements.
 // Missing tables are made by the next Add or Guard.
@@ -48,7 +72,7 @@ func (r *Ruleset) Repair(ctx context.Context) error {
 	var errs []error
 	for _, t := range append([]*table{guards[IPv4].table, guards[IPv6].table}, every...) {
 		is, err := r.inspect(ctx, t)
-		if err == nil && len(t.problems(is)) > 0 {
+		if err == nil && len(t.problems(is)) > 0 && !t.isReserved(is) {
 			err = r.rebuild(ctx, t)
 		}
 		if err != nil {

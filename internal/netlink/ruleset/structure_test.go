@@ -71,6 +71,39 @@ func TestFlushRuleset(t *testing.T) {
 	require.NoError(t, r.Check(t.Context(), e))
 }
 
+// TestBridgeGuardBeforePolicies: whichever call makes the tables of policies, that of the guard of bridge
+// ports is older, also if it gets its rules later, so that a flush of the ruleset removes it first. Until
+// then it has no chains.
+func TestBridgeGuardBeforePolicies(t *testing.T) {
+	r := open(t)
+	known := &Elements{Owner: owner("alloc"), Known: []netip.Addr{netip.MustParseAddr("10.1.2.3"), netip.MustParseAddr("fd00:1::3")}}
+	for name, act := range map[string]func() error{
+		"AddPolicy":     func() error { return r.AddPolicy(t.Context(), examplePolicy()) },
+		"RestorePolicy": func() error { return r.RestorePolicy(t.Context(), examplePolicy()) },
+		"Add":           func() error { return r.Add(t.Context(), known) },
+		"Restore": func() error {
+			_, err := r.Restore(t.Context(), []*Elements{known})
+			return err
+		},
+		"Restore with ports": func() error {
+			_, err := r.Restore(t.Context(), []*Elements{known, {Owner: owner("other"), Ports: everything().Ports}})
+			return err
+		},
+	} {
+		nft(t, "flush", "ruleset")
+		require.NoError(t, act(), name)
+		const order = "table bridge allocnet\ntable ip allocnet_policy\ntable ip6 allocnet_policy\n"
+		require.Equal(t, order, nft(t, "list", "tables"), name)
+		require.NoError(t, r.Repair(t.Context()))
+		if name != "Restore with ports" {
+			require.NotContains(t, nft(t, "list", "table", "bridge", "allocnet"), "chain", name)
+		}
+		require.NoError(t, r.Guard(t.Context(), Bridge), name)
+		require.Equal(t, order, nft(t, "list", "tables"), name)
+		requireStructure(t, r, ports)
+	}
+}
+
 // TestAddRepairs: Add creates a missing chain or set and everything that refers
 // to it.
 func TestAddRepairs(t *testing.T) {

@@ -38,7 +38,7 @@ func (b *bridge) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, err
 	a := &addition{bridge: b, args: c, veth: rtnl.Veth{
 		Name: owner.Veth(), MAC: rtnl.RandomMAC(), Alias: owner.String(),
 		PeerName: c.IfName, PeerMAC: mac, Hairpin: b.HairpinMode, Isolated: b.PortIsolation, NoLinkLocal: true, Down: b.tags() || !b.guardsSources(),
-		Group: b.group(), Hooked: b.guardsSources(),
+		Group: b.group(c), Hooked: b.guardsSources(),
 	}}
 	if a.sandbox, err = c.Sandbox(); err != nil {
 		return nil, err

@@ -25,10 +25,10 @@ var errNoGuard = errors.New(`the kernel has no nftables of family bridge (CONFIG
 
 func (b *bridge) guardsSources() bool { return b.SourceGuard == nil || *b.SourceGuard }
 
-// group is the group of the host's end.
-func (b *bridge) group() uint32 {
+// group returns the group in which the host's end is made.
+func (b *bridge) group(c *sdk.CmdArgs) uint32 {
 	if b.guardsSources() {
-		return names.GuardedPortGroup
+		return c.Pending(c.Owner(b.Name).Veth(), names.GuardedPortGroup)
 	}
 	return 0
 }

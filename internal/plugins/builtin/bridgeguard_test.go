@@ -1,6 +1,7 @@
 package builtin_test
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/plugins/veth"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/sandbox"
 )
 
 func guardedBridge() object {
@@ -161,6 +163,38 @@ func TestBridgeSourceGuard(t *testing.T) {
 	frames = framesOf(stationOf(t, result), g.neighbour)
 	frames = slices.DeleteFunc(frames, func(f namedFrame) bool { return f.name == ".the neighbour's MAC" }) // which moves the neighbour
 	require.Equal(t, named(frames, false), arrived(t, out, g.in, frames))
+}
+
+// TestBridgeGuardOfFragments: an echo that the kernel sends in fragments is answered in fragments.
+func TestBridgeGuardOfFragments(t *testing.T) {
+	g, conf := newGuardTest(t), guardedBridge()
+	a, _, _ := g.add("guarded", conf)
+	s, err := sandbox.Open(a.netns)
+	require.NoError(t, err)
+	defer s.Close()
+	require.NoError(t, s.Do(func() error {
+		fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_ICMPV6)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		request, answer := append([]byte{128, 0, 0, 0, 0, 7, 0, 1}, make([]byte, 3000)...), make([]byte, 4000)
+		if err := unix.Sendto(fd, request, 0, &unix.SockaddrInet6{Addr: g.neighbour.ip6.As16()}); err != nil {
+			return err
+		}
+		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 10}); err != nil {
+			return err
+		}
+		for {
+			n, _, err := unix.Recvfrom(fd, answer, 0)
+			if err != nil && !errors.Is(err, unix.EINTR) {
+				return os.NewSyscallError("recvfrom", err)
+			}
+			if err == nil && n == len(request) && answer[0] == 129 {
+				return nil
+			}
+		}
+	}))
 }
 
 // TestBridgeGuardOfReservedMulticast: frames to the multicast MACs that bridges do not forward

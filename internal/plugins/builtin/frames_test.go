@@ -157,6 +157,14 @@ func framesOf(own, neighbour station) []namedFrame {
 	const ip4, ip6, arps = unix.ETH_P_IP, unix.ETH_P_IPV6, unix.ETH_P_ARP
 	icmp := byte(unix.IPPROTO_ICMPV6)
 	hopByHop := []byte{icmp, 0, 5, 2, 0, 0, 1, 0}
+	// A first fragment has the offset 0, and others follow. The lengths with the names are no multiples
+	// of 8, so a host that tracks connections does not wait for the others. Options of 64 bytes end behind
+	// the frame.
+	fragment := func(next, offset byte, content ...[]byte) []byte {
+		more := byte(1)
+		return to(ip6, ipv6(own.ip6, neighbour.ip6, unix.IPPROTO_FRAGMENT, append([][]byte{{next, 0, offset, more, 0, 0, 0, 7}}, content...)...))
+	}
+	longOptions := []byte{icmp, 7, 1, 60}
 	nd := func(from, target netip.Addr, kind byte) []byte {
 		return to(ip6, ipv6(from, neighbour.ip6, icmp, icmp6(kind, target)))
 	}
@@ -173,6 +181,7 @@ func framesOf(own, neighbour station) []namedFrame {
 		{".own ARP request", to(arps, arp(1, own.mac, own.ip4, neighbour.ip4)), true},
 		{".own ARP reply", to(arps, arp(2, own.mac, own.ip4, neighbour.ip4)), true},
 		{".an ARP probe", to(arps, arp(1, own.mac, zero4, own.ip4)), true},
+		{".an ARP probe for the neighbour", to(arps, arp(1, own.mac, zero4, neighbour.ip4)), false},
 		{".the neighbour's IPv6", to(ip6, ipv6(neighbour.ip6, neighbour.ip6, unix.IPPROTO_UDP, udpHeader)), false},
 		{".the neighbour's link-local", to(ip6, ipv6(neighbour.linkLocal, neighbour.ip6, unix.IPPROTO_UDP, udpHeader)), false},
 		{".a foreign IPv6", to(ip6, ipv6(foreign, neighbour.ip6, unix.IPPROTO_UDP, udpHeader)), false},
@@ -191,6 +200,12 @@ func framesOf(own, neighbour station) []namedFrame {
 		{".router advertisement", nd(own.linkLocal, zero6, 134), false},
 		{".redirect", nd(own.linkLocal, foreign, 137), false},
 		{".echo", nd(own.ip6, zero6, 128), true},
+		{".first fragment of an echo", fragment(icmp, 0, icmp6(128, zero6)), true},
+		{".later fragment of an echo", fragment(icmp, 5, icmp6(136, neighbour.ip6)), true},
+		{".first fragment of an NA for the neighbour", fragment(icmp, 0, icmp6(136, neighbour.ip6)), false},
+		{".first fragment of an NA without a target", fragment(icmp, 0, icmp6(136, own.ip6)[:8]), false},
+		{".first fragment without a type", fragment(unix.IPPROTO_DSTOPTS, 0, longOptions), false},
+		{".later fragment behind headers", fragment(unix.IPPROTO_DSTOPTS, 5, longOptions), false},
 		{".a tagged frame", tagged(to(ip4, ipv4(own.ip4, neighbour.ip4, ""))), false},
 		{".RARP", to(0x8035, arp(3, own.mac, own.ip4, own.ip4)), false},
 		{".another protocol", to(testProtocol), false},

@@ -156,9 +156,9 @@ func (a *attachment) storedGroup() (uint32, error) {
 	return p.Group, nil
 }
 
-// callRules makes the traffic within a bridge pass the rules of the host. The table of the source
-// guard must be older than those of policies: a flush of the ruleset removes the hooks of tables one
-// after the other, and without the guard no frame passes. guard makes that table if it is missing.
+// callRules makes the traffic within a bridge pass the rules of the host. guard makes the source guard
+// if it is missing: after a flush of the ruleset, no frame passes without it, so it comes before the
+// policies. Its table is older than those, whatever makes them, unless another program deleted it alone.
 func (a *attachment) callRules(ctx context.Context, guard func(context.Context, ...ruleset.Family) error) error {
 	if a.policy == nil || a.bridge == "" {
 		return nil

@@ -3,8 +3,9 @@ package sdk
 import "github.com/allocnet/allocnet/internal/names"
 
 // PendingLink is the host's end of the link of an attachment whose packets are dropped until
-// the end of ADD. The plugin that makes the link puts it into names.PendingGroup, and sets Name
-// and the Group for an attachment without a network policy. The plugin policy replaces that.
+// the end of ADD. The plugin that makes the link puts it into the group that Pending returns, and
+// sets Name and the Group for an attachment without a network policy. The plugin policy replaces
+// that of a routed link.
 type PendingLink struct {
 	Name  string
 	Group uint32
@@ -16,6 +17,9 @@ func (a *CmdArgs) Pending(name string, group uint32) uint32 {
 		return group
 	}
 	a.Link.Name, a.Link.Group = name, group
+	if group == names.GuardedPortGroup {
+		return names.PendingPortGroup
+	}
 	return names.PendingGroup
 }
 
