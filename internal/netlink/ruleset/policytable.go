@@ -97,7 +97,11 @@ func (t *table) policyChains() []chain {
 			rules = append(rules, newRule("a policy applies: clear the mark", append(needsPolicy(d), setMark(0)...)...))
 		}
 		rules = append(rules, newRule("tracked connections", append(trackedConnection(), returns())...))
-		if t.family == unix.NFPROTO_IPV6 {
+		switch {
+		case t.family != unix.NFPROTO_IPV6:
+		case h.number == unix.NF_INET_FORWARD:
+			rules = append(rules, discovery())
+		default:
 			rules = append(rules, neighbours()...)
 		}
 		for _, d := range h.directions {
@@ -165,23 +169,47 @@ func (t *table) ended(direction int) []expr.Any {
 }
 
 // neighbours returns the rules for neighbour discovery and for the management of multicast
-// groups: without them, no address can be reached. Both are between neighbours. Their hop limit is
-// 255, which no packet has that a router has forwarded (RFC 4861), or 1, with which no router
-// forwards it (RFC 2710, RFC 3810). With another one, a packet of the same type is one of a workload.
-// In a table of all families, ipv6 matches IPv6.
+// groups: without them, no address can be reached. Both are between neighbours. In a table of all
+// families, ipv6 matches IPv6.
+//
+// Messages about groups come from a link-local address, or from :: as long as the sender has none,
+// and are sent to a group with the hop limit 1 (RFC 2710, RFC 3810). The hop limit alone does not
+// show that a router has not forwarded them: in the hook forward it is decremented already
+// (ip6_forward). There, rules are not needed for them: no policy applies to these addresses within
+// a bridge, and routers do not forward them.
 func neighbours(ipv6 ...expr.Any) []rule {
-	kinds := func(comment string, hopLimit, first, last byte) rule {
-		const hopLimitAt = 7
-		return newRule(comment, slices.Concat(ipv6, []expr.Any{
-			protocol(0), equal([]byte{unix.IPPROTO_ICMPV6}), network(hopLimitAt, 1, 0), equal([]byte{hopLimit}), transport(0, 1, 0),
-			&expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: []byte{first}, ToData: []byte{last}}, returns()})...)
+	const hopLimit = 1
+	linkLocal := []expr.Any{network(source6At, 2, 0), mask([]byte{0xff, 0xc0}, []byte{0, 0}), equal([]byte{0xfe, 0x80})}
+	unspecified := []expr.Any{network(source6At, 16, 0), equal(make([]byte, 16))}
+	groups := func(comment string, source []expr.Any, first, last byte) rule {
+		toGroup := []expr.Any{network(target6At, 1, 0), equal([]byte{0xff})}
+		return newRule(comment, slices.Concat(ipv6, betweenNeighbours(hopLimit, first, last), toGroup, source, []expr.Any{returns()})...)
 	}
 	return []rule{
-		kinds("neighbour discovery", 255, 133, 137),
-		kinds("multicast groups", 1, 130, 132),
-		kinds("multicast groups", 1, 143, 143),
+		discovery(ipv6...),
+		groups("multicast groups", linkLocal, 130, 132),
+		groups("multicast groups", linkLocal, 143, 143),
+		groups("multicast groups before there is an address", unspecified, 131, 132),
+		groups("multicast groups before there is an address", unspecified, 143, 143),
 	}
 }
+
+// discovery returns the rule for neighbour discovery. Its hop limit is 255, which no packet has that a
+// router has forwarded (RFC 4861). With another one, a packet of the same type is one of a workload.
+func discovery(ipv6 ...expr.Any) rule {
+	const hopLimit = 255
+	return newRule("neighbour discovery", slices.Concat(ipv6, betweenNeighbours(hopLimit, 133, 137), []expr.Any{returns()})...)
+}
+
+// betweenNeighbours matches ICMPv6 packets with a hop limit, of the types from first to last.
+func betweenNeighbours(hopLimit, first, last byte) []expr.Any {
+	const hopLimitAt = 7
+	return []expr.Any{protocol(0), equal([]byte{unix.IPPROTO_ICMPV6}), network(hopLimitAt, 1, 0), equal([]byte{hopLimit}), transport(0, 1, 0),
+		&expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: []byte{first}, ToData: []byte{last}}}
+}
+
+// source6At and target6At are the offsets of the addresses in the header of IPv6.
+const source6At, target6At = 8, 24
 
 // subject loads the address of the allocation whose policy is applied, and peer the other
 // one.
