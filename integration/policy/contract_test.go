@@ -30,6 +30,7 @@ const processes = "processes with Configurators of their own"
 var withoutPools = map[string]string{
 	"TestContract":                   "uses pools itself",
 	"TestNothingIsMissingInContract": "sets nothing up",
+	"TestNoHostWithoutEntry":         "as TestPolicyOfNetworks",
 	"TestPolicyAfterDamage":          "Configurators of its own",
 	"TestBridgeRulesAreRepaired":     "as TestPolicyAfterDamage",
 	"TestAttachOfOpenNetwork":        "as TestPolicyOfNetworks",

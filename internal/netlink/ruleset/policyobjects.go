@@ -162,7 +162,7 @@ func (n *policyObjects) direction(id string, d int, stages []Stage) {
 func (n *policyObjects) stage(name names.PolicyChain, d int, s *Stage) {
 	c := newChain(name.String(), hook{})
 	for i := range s.Rules {
-		if exprs := n.rule(name, i, d, &s.Rules[i]); exprs != nil {
+		for _, exprs := range n.rule(name, i, d, &s.Rules[i]) {
 			c.rules = append(c.rules, newRule(s.Rules[i].Name, exprs...))
 		}
 	}
@@ -172,8 +172,10 @@ func (n *policyObjects) stage(name names.PolicyChain, d int, s *Stage) {
 	n.chains = append(n.chains, c)
 }
 
-// rule returns the expressions of a rule, or nil if it matches no packet of the family.
-func (n *policyObjects) rule(chain names.PolicyChain, i, d int, r *PolicyRule) []expr.Any {
+// rule returns the expressions of a rule; none if it matches no packet of the family. A rule about
+// Allocations is two: what has no entry in connection tracking was not sent to a host port, and would
+// end a rule that reads the status of the entry (nft_ct_get_eval).
+func (n *policyObjects) rule(chain names.PolicyChain, i, d int, r *PolicyRule) [][]expr.Any {
 	peer, ok := n.peer(chain.Set(i), d, &r.Peer)
 	if !ok {
 		return nil
@@ -184,9 +186,25 @@ func (n *policyObjects) rule(chain names.PolicyChain, i, d int, r *PolicyRule) [
 	}
 	exprs := slices.Concat(peer, service, []expr.Any{&expr.Counter{}})
 	if r.Deny {
-		return append(exprs, goTo(denialsOf(d)))
+		exprs = append(exprs, goTo(denialsOf(d)))
+	} else {
+		exprs = append(exprs, returns())
 	}
-	return append(exprs, returns())
+	if r.Peer.Allocations {
+		return [][]expr.Any{slices.Concat(notRedirected(), exprs), slices.Concat(withoutEntry(), exprs)}
+	}
+	return [][]expr.Any{exprs}
+}
+
+// notRedirected matches packets of connections whose destination is not translated.
+func notRedirected() []expr.Any {
+	return []expr.Any{&expr.Ct{Key: expr.CtKeySTATUS, Register: 1}, mask(native(dstNAT), native(0)), equal(native(0))}
+}
+
+// withoutEntry matches packets that have no entry in connection tracking: those that it cannot
+// classify, and those of the types that it does not track, such as neighbour discovery.
+func withoutEntry() []expr.Any {
+	return append([]expr.Any{&expr.Ct{Key: expr.CtKeySTATE, Register: 1}}, anyBit(expr.CtStateBitINVALID|expr.CtStateBitUNTRACKED)...)
 }
 
 func (n *policyObjects) peer(name string, d int, p *Peer) ([]expr.Any, bool) {
@@ -200,8 +218,7 @@ func (n *policyObjects) peer(name string, d int, p *Peer) ([]expr.Any, bool) {
 	case p.Host:
 		return n.except(name, d, p, host(d, true)), true
 	case p.Allocations:
-		exprs := []expr.Any{&expr.Ct{Key: expr.CtKeySTATUS, Register: 1}, mask(native(uint32(dstNAT)), native(0)), equal(native(0))}
-		return n.except(name, d, p, append(exprs, t.peer(d, 0), inSet(t.policy.known))), true
+		return n.except(name, d, p, []expr.Any{t.peer(d, 0), inSet(t.policy.known)}), true
 	case p.World:
 		return n.except(name, d, p, append([]expr.Any{t.peer(d, 0), notInSet(t.policy.known)}, host(d, false)...)), true
 	}
