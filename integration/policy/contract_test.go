@@ -11,6 +11,7 @@ func contract() testbed.Contract {
 	return testbed.Contract{
 		"TestDiscoveryBetweenNeighboursOnly": {Run: TestDiscoveryBetweenNeighboursOnly},
 		"TestEmbeddedNetworkIsClosed":        {Run: TestEmbeddedNetworkIsClosed, Always: true},
+		"TestFragmentsWithinFragments":       {Run: TestFragmentsWithinFragments},
 		"TestHostByGroupAddresses":           {Run: TestHostByGroupAddresses},
 		"TestIngressPolicy":                  {Run: TestIngressPolicy},
 		"TestIngressPolicyOfPtp":             {Run: TestIngressPolicyOfPtp},

@@ -19,11 +19,11 @@ type untracked struct {
 	build    func(from, to netip.Addr, token []byte) []byte
 }
 
-// untrackedPackets returns packets of a family that connection tracking does not track, or cannot classify.
-func untrackedPackets(ipv6 bool) (list []untracked) {
+// invalidPackets returns packets of a family that connection tracking cannot classify.
+func invalidPackets(ipv6 bool) (list []untracked) {
 	icmp, kinds, unreachable := byte(unix.IPPROTO_ICMP), []byte{0, 3, 5}, byte(3)
 	if ipv6 {
-		icmp, kinds, unreachable = unix.IPPROTO_ICMPV6, []byte{1, 129, 130, 131, 132, 133, 135, 143}, 1
+		icmp, kinds, unreachable = unix.IPPROTO_ICMPV6, []byte{1, 129}, 1
 	}
 	for _, kind := range kinds {
 		list = append(list, untracked{fmt.Sprint("ICMP type ", kind), icmp, func(from, to netip.Addr, token []byte) []byte {
@@ -50,6 +50,16 @@ func untrackedPackets(ipv6 bool) (list []untracked) {
 		}})
 }
 
+// untrackedTypes returns packets of the ICMPv6 types that connection tracking does not track.
+func untrackedTypes() (list []untracked) {
+	for _, kind := range []byte{130, 131, 132, 133, 135, 143} {
+		list = append(list, untracked{fmt.Sprint("ICMPv6 type ", kind), unix.IPPROTO_ICMPV6, func(from, to netip.Addr, token []byte) []byte {
+			return icmpPacket(from, to, kind, token)
+		}})
+	}
+	return list
+}
+
 // TestNoHostWithoutEntry: packets without an entry in connection tracking do not reach allocations of other
 // networks from the embedded one either.
 func TestNoHostWithoutEntry(t *testing.T) {
@@ -67,7 +77,11 @@ func TestNoHostWithoutEntry(t *testing.T) {
 	at := sniffer(t, target.Netns)
 	for i := range 2 {
 		to := addresses["target"][i]
-		for _, one := range untrackedPackets(to.Is6()) {
+		list := invalidPackets(to.Is6())
+		if to.Is6() {
+			list = append(list, untrackedTypes()...)
+		}
+		for _, one := range list {
 			for _, sender := range []configurator.Allocation{free, embedded} {
 				from, token := addresses[sender.ID][i], rand.Text()
 				requirePacket(t, sender.ID == "free", fmt.Sprintf("%s from %s to %s", one.name, sender.ID, to), token, at, func() {

@@ -91,12 +91,18 @@ const policyPriority = -20
 // policyChains returns the fixed chains.
 func (t *table) policyChains() []chain {
 	list := slices.Concat(t.denials(egress), t.denials(ingress), []chain{t.dispatch(egress), t.dispatch(ingress), t.redirected()})
+	if t.family == unix.NFPROTO_IPV6 {
+		list = append(list, newChain("fragments", hook{}, slices.Concat(t.dropOf(egress), t.dropOf(ingress))...))
+	}
 	for _, h := range policyHooks {
 		var rules []rule
 		for _, d := range h.directions {
 			rules = append(rules, newRule("a policy applies: clear the mark", append(needsPolicy(d), setMark(0)...)...))
 		}
 		rules = append(rules, newRule("tracked connections", append(trackedConnection(), returns())...))
+		if t.family == unix.NFPROTO_IPV6 && h.number == unix.NF_INET_FORWARD {
+			rules = append(rules, newRule("fragments", append(fragment(), jump("fragments"))...))
+		}
 		switch {
 		case t.family != unix.NFPROTO_IPV6:
 		case h.number == unix.NF_INET_FORWARD:
@@ -166,6 +172,24 @@ func (t *table) ended(direction int) []expr.Any {
 		[]expr.Any{protocol(0), equal([]byte{unix.IPPROTO_TCP}),
 			transport(flags, 1, 0), mask([]byte{relevant}, []byte{0}), unequal([]byte{syn}),
 			t.subject(direction, 0), inSet(t.policy.dropped[direction])})
+}
+
+// fragment matches IPv6 packets that have a fragment header although connection tracking has reassembled
+// fragments before (nf_defrag_ipv6). It removes one such header, and another receiver than the host, which
+// refuses a second one (ipv6_frag_rcv), the next one: in a fragment within a fragment, rules would not see
+// the protocol and the port that the receiver sees. What else is not reassembled is not valid.
+func fragment() []expr.Any {
+	const present = 1 // NFT_EXTHDR_F_PRESENT
+	return []expr.Any{&expr.Exthdr{Op: expr.ExthdrOpIpv6, Type: unix.IPPROTO_FRAGMENT, Len: 1, Flags: present, DestRegister: register(0)}, equal([]byte{1})}
+}
+
+// dropOf returns rules that drop packets of allocations with a policy: of their addresses, for which they
+// are counted, and of others that are behind a link.
+func (t *table) dropOf(direction int) []rule {
+	return []rule{
+		newRule(peers[direction]+" with a policy, by address", t.subject(direction, 0), inSet(t.policy.dropped[direction]), drop()),
+		newRule(peers[direction]+" with a policy, by link", append(needsPolicy(direction), &expr.Counter{}, drop())...),
+	}
 }
 
 // neighbours returns the rules for neighbour discovery and for the management of multicast
