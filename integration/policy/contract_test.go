@@ -15,6 +15,7 @@ func contract() testbed.Contract {
 		"TestHostByGroupAddresses":           {Run: TestHostByGroupAddresses},
 		"TestIngressPolicy":                  {Run: TestIngressPolicy},
 		"TestIngressPolicyOfPtp":             {Run: TestIngressPolicyOfPtp},
+		"TestInvalidPacketsStay":             {Run: TestInvalidPacketsStay},
 		"TestPolicyBasic":                    {Run: TestPolicyBasic, Always: true},
 		"TestPolicyEndsConnections":          {Run: TestPolicyEndsConnections},
 		"TestPolicyEndsConnectionsOfTheLink": {Run: TestPolicyEndsConnectionsOfTheLink},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/testing/testbed"
+	"github.com/allocnet/allocnet/internal/testing/testhost"
 )
 
 // untracked is a packet that has no entry in connection tracking.
@@ -91,4 +92,32 @@ func TestNoHostWithoutEntry(t *testing.T) {
 		}
 	}
 	h.TearDown(embedded, free, target)
+}
+
+// TestInvalidPacketsStay: what connection tracking cannot classify does not leave an allocation with a
+// policy. It would not be masqueraded.
+func TestInvalidPacketsStay(t *testing.T) {
+	for _, main := range []string{"bridge", "ptp"} {
+		t.Run(main, func(t *testing.T) {
+			h := newHost(t, configurator.EngineNative, func(c *configurator.Config) { c.Networks = []string{"net"} })
+			h.Network("net", policed(main, testbed.Dual)...)
+			free, bound := h.Alloc("free"), h.Alloc("bound")
+			bound.Policy = mustPolicy(t, `{"presets":["no-metadata"]}`)
+			at := sniffer(t, h.Outside.Path())
+			for _, a := range []configurator.Allocation{free, bound} {
+				s := h.SetUp(a)
+				for _, pair := range [][2]netip.Addr{
+					{netip.MustParseAddr(s.Address), testhost.Outside4.Addr()}, {netip.MustParseAddr(s.AddressIPv6), testhost.Outside6.Addr()},
+				} {
+					for _, one := range invalidPackets(pair[1].Is6()) {
+						token := rand.Text()
+						requirePacket(t, a.ID == "free", fmt.Sprintf("%s from %s to %s", one.name, a.ID, pair[1]), token, at, func() {
+							sendPackets(t, a.Netns, pair[1], packet(pair[0], pair[1], one.protocol, one.build(pair[0], pair[1], []byte(token))))
+						})
+					}
+				}
+			}
+			h.TearDown(free, bound)
+		})
+	}
 }

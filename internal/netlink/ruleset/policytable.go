@@ -90,7 +90,8 @@ const policyPriority = -20
 
 // policyChains returns the fixed chains.
 func (t *table) policyChains() []chain {
-	list := slices.Concat(t.denials(egress), t.denials(ingress), []chain{t.dispatch(egress), t.dispatch(ingress), t.redirected()})
+	list := slices.Concat(t.denials(egress), t.denials(ingress), []chain{t.dispatch(egress), t.dispatch(ingress), t.redirected(),
+		newChain("invalid", hook{}, t.dropOf(egress)...)})
 	if t.family == unix.NFPROTO_IPV6 {
 		list = append(list, newChain("fragments", hook{}, slices.Concat(t.dropOf(egress), t.dropOf(ingress))...))
 	}
@@ -109,6 +110,9 @@ func (t *table) policyChains() []chain {
 			rules = append(rules, discovery())
 		default:
 			rules = append(rules, neighbours()...)
+		}
+		if h.number == unix.NF_INET_FORWARD {
+			rules = append(rules, newRule("packets of no connection", append(invalid(), jump("invalid"))...))
 		}
 		for _, d := range h.directions {
 			rules = append(rules, newRule("TCP connections that are not tracked", append(t.ended(d), &expr.Counter{}, drop())...))
@@ -172,6 +176,11 @@ func (t *table) ended(direction int) []expr.Any {
 		[]expr.Any{protocol(0), equal([]byte{unix.IPPROTO_TCP}),
 			transport(flags, 1, 0), mask([]byte{relevant}, []byte{0}), unequal([]byte{syn}),
 			t.subject(direction, 0), inSet(t.policy.dropped[direction])})
+}
+
+// invalid matches packets that connection tracking cannot classify.
+func invalid() []expr.Any {
+	return append([]expr.Any{&expr.Ct{Key: expr.CtKeySTATE, Register: 1}}, anyBit(expr.CtStateBitINVALID)...)
 }
 
 // fragment matches IPv6 packets that have a fragment header although connection tracking has reassembled
