@@ -13,6 +13,7 @@ func contract() testbed.Contract {
 		"TestEmbeddedNetworkIsClosed":        {Run: TestEmbeddedNetworkIsClosed, Always: true},
 		"TestFragmentsWithinFragments":       {Run: TestFragmentsWithinFragments},
 		"TestHostByGroupAddresses":           {Run: TestHostByGroupAddresses},
+		"TestHostIsNotAnAddress":             {Run: TestHostIsNotAnAddress},
 		"TestIngressPolicy":                  {Run: TestIngressPolicy},
 		"TestIngressPolicyOfPtp":             {Run: TestIngressPolicyOfPtp},
 		"TestInvalidPacketsStay":             {Run: TestInvalidPacketsStay},

@@ -87,7 +87,7 @@ func TestFragmentsWithinFragments(t *testing.T) {
 					require.Equal(t, one.want, arrived, "%s fragments from %s to %s", name, from.ID, to)
 				}
 			}
-			for _, port := range []uint16{5353, 5354} {
+			for _, port := range []uint16{5354, 5353} {
 				outside, host, inside := listenUDP6(t, h.Outside.Path(), port), listenUDP6(t, "", port), listenUDP6(t, receiver.Netns, port)
 				to := netip.AddrPortFrom(testhost.Outside6.Addr(), port)
 				send(main == "ptp", true, free, to, outside) // the source guard of a bridge drops the nested ones

@@ -225,18 +225,16 @@ func (n *policyObjects) peer(name string, d int, p *Peer) ([]expr.Any, bool) {
 	return nil, true
 }
 
-// host matches packets to or from the host, or all others. A packet to the host leaves over no interface.
-// Its destination need not be an address of an interface: the host also receives packets to broadcast,
-// multicast and anycast addresses.
+// host matches packets to or from the host, or all others. A packet to the host leaves over no interface, and
+// one from the host has arrived over none. Addresses do not tell: the host also receives packets to
+// broadcast, multicast and anycast addresses, and forwards packets of IPv6 from another machine whose
+// source is an address of the host.
 func host(d int, is bool) []expr.Any {
-	load, value := expr.Any(&expr.Meta{Key: expr.MetaKeyOIF, Register: 1}), native(0)
-	if d == ingress {
-		load, value = &expr.Fib{Register: 1, FlagSADDR: true, ResultADDRTYPE: true}, native(unix.RTN_LOCAL)
-	}
+	load := &expr.Meta{Key: [2]expr.MetaKey{expr.MetaKeyOIF, expr.MetaKeyIIF}[d], Register: 1}
 	if is {
-		return []expr.Any{load, equal(value)}
+		return []expr.Any{load, equal(native(0))}
 	}
-	return []expr.Any{load, unequal(value)}
+	return []expr.Any{load, unequal(native(0))}
 }
 
 // except appends the condition that the peer is not one of Except.

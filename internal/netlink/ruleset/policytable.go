@@ -133,8 +133,7 @@ func (t *table) redirected() chain {
 	if t.family == unix.NFPROTO_IPV6 {
 		rules = append(rules, neighbours()...)
 	}
-	local := []expr.Any{&expr.Fib{Register: 1, FlagSADDR: true, ResultADDRTYPE: true}, equal(native(unix.RTN_LOCAL)), jump(chainOf(ingress))}
-	return newChain("redirected", hook{}, append(rules, newRule("policies of receivers", local...))...)
+	return newChain("redirected", hook{}, append(rules, newRule("policies of receivers", append(host(ingress, true), jump(chainOf(ingress)))...))...)
 }
 
 // policyHooks are the hooks in which policies are applied, and the directions of traffic there,
