@@ -9,7 +9,9 @@ import (
 // contract returns the tests that hold with and without a pool: see testbed.Contract.
 func contract() testbed.Contract {
 	return testbed.Contract{
+		"TestAllocationIsNotAnAddress":       {Run: TestAllocationIsNotAnAddress},
 		"TestDiscoveryBetweenNeighboursOnly": {Run: TestDiscoveryBetweenNeighboursOnly},
+		"TestAllocationsOnOtherLinks":        {Run: TestAllocationsOnOtherLinks},
 		"TestEmbeddedNetworkIsClosed":        {Run: TestEmbeddedNetworkIsClosed, Always: true},
 		"TestFragmentsWithinFragments":       {Run: TestFragmentsWithinFragments},
 		"TestHostByGroupAddresses":           {Run: TestHostByGroupAddresses},

@@ -91,7 +91,7 @@ const policyPriority = -20
 // policyChains returns the fixed chains.
 func (t *table) policyChains() []chain {
 	list := slices.Concat(t.denials(egress), t.denials(ingress), []chain{t.dispatch(egress), t.dispatch(ingress), t.redirected(),
-		newChain("invalid", hook{}, t.dropOf(egress)...)})
+		newChain("invalid", hook{}, t.dropOf(egress)...), t.unguarded()})
 	if t.family == unix.NFPROTO_IPV6 {
 		list = append(list, newChain("fragments", hook{}, slices.Concat(t.dropOf(egress), t.dropOf(ingress))...))
 	}
@@ -101,18 +101,11 @@ func (t *table) policyChains() []chain {
 			rules = append(rules, newRule("a policy applies: clear the mark", append(needsPolicy(d), setMark(0)...)...))
 		}
 		rules = append(rules, newRule("tracked connections", append(trackedConnection(), returns())...))
-		if t.family == unix.NFPROTO_IPV6 && h.number == unix.NF_INET_FORWARD {
-			rules = append(rules, newRule("fragments", append(fragment(), jump("fragments"))...))
-		}
 		switch {
-		case t.family != unix.NFPROTO_IPV6:
 		case h.number == unix.NF_INET_FORWARD:
-			rules = append(rules, discovery())
-		default:
+			rules = append(rules, t.whenForwarded()...)
+		case t.family == unix.NFPROTO_IPV6:
 			rules = append(rules, neighbours()...)
-		}
-		if h.number == unix.NF_INET_FORWARD {
-			rules = append(rules, newRule("packets of no connection", append(invalid(), jump("invalid"))...))
 		}
 		for _, d := range h.directions {
 			rules = append(rules, newRule("TCP connections that are not tracked", append(t.ended(d), &expr.Counter{}, drop())...))
@@ -177,6 +170,17 @@ func (t *table) ended(direction int) []expr.Any {
 			t.subject(direction, 0), inSet(t.policy.dropped[direction])})
 }
 
+// whenForwarded returns the rules of the hook forward that precede the policies.
+func (t *table) whenForwarded() (rules []rule) {
+	if t.family == unix.NFPROTO_IPV6 {
+		rules = append(rules, newRule("fragments", append(fragment(), jump("fragments"))...), discovery())
+	}
+	unguarded := []expr.Any{linkGroup(egress), mask(native(names.LinkGroups), native(0)), unequal(native(names.GuardedGroup & names.LinkGroups))}
+	return append(rules,
+		newRule("packets of no connection", append(invalid(), jump("invalid"))...),
+		newRule("allocations on unguarded links", append(unguarded, t.src(0), inSet(t.policy.known), jump("unguarded"))...))
+}
+
 // invalid matches packets that connection tracking cannot classify.
 func invalid() []expr.Any {
 	return append([]expr.Any{&expr.Ct{Key: expr.CtKeySTATE, Register: 1}}, anyBit(expr.CtStateBitINVALID)...)
@@ -189,6 +193,19 @@ func invalid() []expr.Any {
 func fragment() []expr.Any {
 	const present = 1 // NFT_EXTHDR_F_PRESENT
 	return []expr.Any{&expr.Exthdr{Op: expr.ExthdrOpIpv6, Type: unix.IPPROTO_FRAGMENT, Len: 1, Flags: present, DestRegister: register(0)}, equal([]byte{1})}
+}
+
+// unguarded drops packets to allocations with a policy that have the address of another allocation as
+// their source, but come from elsewhere: rules about that allocation would match them. The source guard
+// has checked those of guarded links, and of the ports of bridges. A bridge without an address of the host
+// has no route. Other links are those of allocations without the guard, to which the routes lead, and
+// those of other machines.
+func (t *table) unguarded() chain {
+	const iifKind = 26 // NFT_META_IIFKIND
+	bridge := []expr.Any{&expr.Meta{Key: iifKind, Register: 1}, equal(linkName("bridge")), returns()}
+	behind := []expr.Any{&expr.Fib{Register: 1, FlagSADDR: true, FlagIIF: true, ResultOIF: true}, unequal(native(0)), returns()}
+	return newChain("unguarded", hook{}, append([]rule{newRule("bridges", bridge...), newRule("source that is behind the link", behind...)},
+		t.dropOf(ingress)...)...)
 }
 
 // dropOf returns rules that drop packets of allocations with a policy: of their addresses, for which they
