@@ -9,11 +9,16 @@ import (
 // contract returns the tests that hold with and without a pool: see testbed.Contract.
 func contract() testbed.Contract {
 	return testbed.Contract{
+		"TestAllocationIsNotAnAddress":       {Run: TestAllocationIsNotAnAddress},
 		"TestDiscoveryBetweenNeighboursOnly": {Run: TestDiscoveryBetweenNeighboursOnly},
+		"TestAllocationsOnOtherLinks":        {Run: TestAllocationsOnOtherLinks},
 		"TestEmbeddedNetworkIsClosed":        {Run: TestEmbeddedNetworkIsClosed, Always: true},
+		"TestFragmentsWithinFragments":       {Run: TestFragmentsWithinFragments},
 		"TestHostByGroupAddresses":           {Run: TestHostByGroupAddresses},
+		"TestHostIsNotAnAddress":             {Run: TestHostIsNotAnAddress},
 		"TestIngressPolicy":                  {Run: TestIngressPolicy},
 		"TestIngressPolicyOfPtp":             {Run: TestIngressPolicyOfPtp},
+		"TestInvalidPacketsStay":             {Run: TestInvalidPacketsStay},
 		"TestPolicyBasic":                    {Run: TestPolicyBasic, Always: true},
 		"TestPolicyEndsConnections":          {Run: TestPolicyEndsConnections},
 		"TestPolicyEndsConnectionsOfTheLink": {Run: TestPolicyEndsConnectionsOfTheLink},
@@ -30,6 +35,7 @@ const processes = "processes with Configurators of their own"
 var withoutPools = map[string]string{
 	"TestContract":                   "uses pools itself",
 	"TestNothingIsMissingInContract": "sets nothing up",
+	"TestNoHostWithoutEntry":         "as TestPolicyOfNetworks",
 	"TestPolicyAfterDamage":          "Configurators of its own",
 	"TestBridgeRulesAreRepaired":     "as TestPolicyAfterDamage",
 	"TestAttachOfOpenNetwork":        "as TestPolicyOfNetworks",

@@ -162,7 +162,7 @@ func (n *policyObjects) direction(id string, d int, stages []Stage) {
 func (n *policyObjects) stage(name names.PolicyChain, d int, s *Stage) {
 	c := newChain(name.String(), hook{})
 	for i := range s.Rules {
-		if exprs := n.rule(name, i, d, &s.Rules[i]); exprs != nil {
+		for _, exprs := range n.rule(name, i, d, &s.Rules[i]) {
 			c.rules = append(c.rules, newRule(s.Rules[i].Name, exprs...))
 		}
 	}
@@ -172,8 +172,10 @@ func (n *policyObjects) stage(name names.PolicyChain, d int, s *Stage) {
 	n.chains = append(n.chains, c)
 }
 
-// rule returns the expressions of a rule, or nil if it matches no packet of the family.
-func (n *policyObjects) rule(chain names.PolicyChain, i, d int, r *PolicyRule) []expr.Any {
+// rule returns the expressions of a rule; none if it matches no packet of the family. A rule about
+// Allocations is two: what has no entry in connection tracking was not sent to a host port, and would
+// end a rule that reads the status of the entry (nft_ct_get_eval).
+func (n *policyObjects) rule(chain names.PolicyChain, i, d int, r *PolicyRule) [][]expr.Any {
 	peer, ok := n.peer(chain.Set(i), d, &r.Peer)
 	if !ok {
 		return nil
@@ -184,9 +186,25 @@ func (n *policyObjects) rule(chain names.PolicyChain, i, d int, r *PolicyRule) [
 	}
 	exprs := slices.Concat(peer, service, []expr.Any{&expr.Counter{}})
 	if r.Deny {
-		return append(exprs, goTo(denialsOf(d)))
+		exprs = append(exprs, goTo(denialsOf(d)))
+	} else {
+		exprs = append(exprs, returns())
 	}
-	return append(exprs, returns())
+	if r.Peer.Allocations {
+		return [][]expr.Any{slices.Concat(notRedirected(), exprs), slices.Concat(withoutEntry(), exprs)}
+	}
+	return [][]expr.Any{exprs}
+}
+
+// notRedirected matches packets of connections whose destination is not translated.
+func notRedirected() []expr.Any {
+	return []expr.Any{&expr.Ct{Key: expr.CtKeySTATUS, Register: 1}, mask(native(dstNAT), native(0)), equal(native(0))}
+}
+
+// withoutEntry matches packets that have no entry in connection tracking: those that it cannot
+// classify, and those of the types that it does not track, such as neighbour discovery.
+func withoutEntry() []expr.Any {
+	return append([]expr.Any{&expr.Ct{Key: expr.CtKeySTATE, Register: 1}}, anyBit(expr.CtStateBitINVALID|expr.CtStateBitUNTRACKED)...)
 }
 
 func (n *policyObjects) peer(name string, d int, p *Peer) ([]expr.Any, bool) {
@@ -200,26 +218,23 @@ func (n *policyObjects) peer(name string, d int, p *Peer) ([]expr.Any, bool) {
 	case p.Host:
 		return n.except(name, d, p, host(d, true)), true
 	case p.Allocations:
-		exprs := []expr.Any{&expr.Ct{Key: expr.CtKeySTATUS, Register: 1}, mask(native(uint32(dstNAT)), native(0)), equal(native(0))}
-		return n.except(name, d, p, append(exprs, t.peer(d, 0), inSet(t.policy.known))), true
+		return n.except(name, d, p, []expr.Any{t.peer(d, 0), inSet(t.policy.known)}), true
 	case p.World:
 		return n.except(name, d, p, append([]expr.Any{t.peer(d, 0), notInSet(t.policy.known)}, host(d, false)...)), true
 	}
 	return nil, true
 }
 
-// host matches packets to or from the host, or all others. A packet to the host leaves over no interface.
-// Its destination need not be an address of an interface: the host also receives packets to broadcast,
-// multicast and anycast addresses.
+// host matches packets to or from the host, or all others. A packet to the host leaves over no interface, and
+// one from the host has arrived over none. Addresses do not tell: the host also receives packets to
+// broadcast, multicast and anycast addresses, and forwards packets of IPv6 from another machine whose
+// source is an address of the host.
 func host(d int, is bool) []expr.Any {
-	load, value := expr.Any(&expr.Meta{Key: expr.MetaKeyOIF, Register: 1}), native(0)
-	if d == ingress {
-		load, value = &expr.Fib{Register: 1, FlagSADDR: true, ResultADDRTYPE: true}, native(unix.RTN_LOCAL)
-	}
+	load := &expr.Meta{Key: [2]expr.MetaKey{expr.MetaKeyOIF, expr.MetaKeyIIF}[d], Register: 1}
 	if is {
-		return []expr.Any{load, equal(value)}
+		return []expr.Any{load, equal(native(0))}
 	}
-	return []expr.Any{load, unequal(value)}
+	return []expr.Any{load, unequal(native(0))}
 }
 
 // except appends the condition that the peer is not one of Except.

@@ -68,7 +68,7 @@ func (t *table) policedChain() chain {
 		return []expr.Any{network(at, length, 0), mask(masked, make([]byte, length)), equal(value)}
 	}
 	group := toGroup()
-	const source6At, target4At, target6At = 8, 16, 24
+	const target4At = 16
 	rules := append(neighbours(ipv6...),
 		newRule("IPv6 from a link-local address", slices.Concat(ipv6, bits(source6At, 2, []byte{0xff, 0xc0}, []byte{0xfe, 0x80}), counted(drop()))...),
 		newRule("IPv6 to a link-local address", slices.Concat(ipv6, bits(target6At, 2, []byte{0xff, 0xc0}, []byte{0xfe, 0x80}), counted(drop()))...),
@@ -90,7 +90,7 @@ func (t *table) toPolicedChain() chain {
 	other := func(kind uint16, own *set, at, length uint32) []expr.Any {
 		return slices.Concat(etherType(kind), []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}, network(at, length, unix.IFNAMSIZ), notInSet(own)}, counted(drop()))
 	}
-	const target4At, target6At = 16, 24
+	const target4At = 16
 	return newChain(chainToPoliced, hook{}, append(neighbours(packetType(unix.ETH_P_IPV6)...),
 		newRule("IPv4 to another address", other(unix.ETH_P_IP, t.addresses4, target4At, 4)...),
 		newRule("IPv6 to another address", other(unix.ETH_P_IPV6, t.addresses6, target6At, 16)...),

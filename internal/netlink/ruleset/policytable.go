@@ -90,14 +90,21 @@ const policyPriority = -20
 
 // policyChains returns the fixed chains.
 func (t *table) policyChains() []chain {
-	list := slices.Concat(t.denials(egress), t.denials(ingress), []chain{t.dispatch(egress), t.dispatch(ingress), t.redirected()})
+	list := slices.Concat(t.denials(egress), t.denials(ingress), []chain{t.dispatch(egress), t.dispatch(ingress), t.redirected(),
+		newChain("invalid", hook{}, t.dropOf(egress)...), t.unguarded()})
+	if t.family == unix.NFPROTO_IPV6 {
+		list = append(list, newChain("fragments", hook{}, slices.Concat(t.dropOf(egress), t.dropOf(ingress))...))
+	}
 	for _, h := range policyHooks {
 		var rules []rule
 		for _, d := range h.directions {
 			rules = append(rules, newRule("a policy applies: clear the mark", append(needsPolicy(d), setMark(0)...)...))
 		}
 		rules = append(rules, newRule("tracked connections", append(trackedConnection(), returns())...))
-		if t.family == unix.NFPROTO_IPV6 {
+		switch {
+		case h.number == unix.NF_INET_FORWARD:
+			rules = append(rules, t.whenForwarded()...)
+		case t.family == unix.NFPROTO_IPV6:
 			rules = append(rules, neighbours()...)
 		}
 		for _, d := range h.directions {
@@ -119,8 +126,7 @@ func (t *table) redirected() chain {
 	if t.family == unix.NFPROTO_IPV6 {
 		rules = append(rules, neighbours()...)
 	}
-	local := []expr.Any{&expr.Fib{Register: 1, FlagSADDR: true, ResultADDRTYPE: true}, equal(native(unix.RTN_LOCAL)), jump(chainOf(ingress))}
-	return newChain("redirected", hook{}, append(rules, newRule("policies of receivers", local...))...)
+	return newChain("redirected", hook{}, append(rules, newRule("policies of receivers", append(host(ingress, true), jump(chainOf(ingress)))...))...)
 }
 
 // policyHooks are the hooks in which policies are applied, and the directions of traffic there,
@@ -164,24 +170,95 @@ func (t *table) ended(direction int) []expr.Any {
 			t.subject(direction, 0), inSet(t.policy.dropped[direction])})
 }
 
-// neighbours returns the rules for neighbour discovery and for the management of multicast
-// groups: without them, no address can be reached. Both are between neighbours. Their hop limit is
-// 255, which no packet has that a router has forwarded (RFC 4861), or 1, with which no router
-// forwards it (RFC 2710, RFC 3810). With another one, a packet of the same type is one of a workload.
-// In a table of all families, ipv6 matches IPv6.
-func neighbours(ipv6 ...expr.Any) []rule {
-	kinds := func(comment string, hopLimit, first, last byte) rule {
-		const hopLimitAt = 7
-		return newRule(comment, slices.Concat(ipv6, []expr.Any{
-			protocol(0), equal([]byte{unix.IPPROTO_ICMPV6}), network(hopLimitAt, 1, 0), equal([]byte{hopLimit}), transport(0, 1, 0),
-			&expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: []byte{first}, ToData: []byte{last}}, returns()})...)
+// whenForwarded returns the rules of the hook forward that precede the policies.
+func (t *table) whenForwarded() (rules []rule) {
+	if t.family == unix.NFPROTO_IPV6 {
+		rules = append(rules, newRule("fragments", append(fragment(), jump("fragments"))...), discovery())
 	}
+	unguarded := []expr.Any{linkGroup(egress), mask(native(names.LinkGroups), native(0)), unequal(native(names.GuardedGroup & names.LinkGroups))}
+	return append(rules,
+		newRule("packets of no connection", append(invalid(), jump("invalid"))...),
+		newRule("allocations on unguarded links", append(unguarded, t.src(0), inSet(t.policy.known), jump("unguarded"))...))
+}
+
+// invalid matches packets that connection tracking cannot classify.
+func invalid() []expr.Any {
+	return append([]expr.Any{&expr.Ct{Key: expr.CtKeySTATE, Register: 1}}, anyBit(expr.CtStateBitINVALID)...)
+}
+
+// fragment matches IPv6 packets that have a fragment header although connection tracking has reassembled
+// fragments before (nf_defrag_ipv6). It removes one such header, and another receiver than the host, which
+// refuses a second one (ipv6_frag_rcv), the next one: in a fragment within a fragment, rules would not see
+// the protocol and the port that the receiver sees. What else is not reassembled is not valid.
+func fragment() []expr.Any {
+	const present = 1 // NFT_EXTHDR_F_PRESENT
+	return []expr.Any{&expr.Exthdr{Op: expr.ExthdrOpIpv6, Type: unix.IPPROTO_FRAGMENT, Len: 1, Flags: present, DestRegister: register(0)}, equal([]byte{1})}
+}
+
+// unguarded drops packets to allocations with a policy that have the address of another allocation as
+// their source, but come from elsewhere: rules about that allocation would match them. The source guard
+// has checked those of guarded links, and of the ports of bridges. A bridge without an address of the host
+// has no route. Other links are those of allocations without the guard, to which the routes lead, and
+// those of other machines.
+func (t *table) unguarded() chain {
+	const iifKind = 26 // NFT_META_IIFKIND
+	bridge := []expr.Any{&expr.Meta{Key: iifKind, Register: 1}, equal(linkName("bridge")), returns()}
+	behind := []expr.Any{&expr.Fib{Register: 1, FlagSADDR: true, FlagIIF: true, ResultOIF: true}, unequal(native(0)), returns()}
+	return newChain("unguarded", hook{}, append([]rule{newRule("bridges", bridge...), newRule("source that is behind the link", behind...)},
+		t.dropOf(ingress)...)...)
+}
+
+// dropOf returns rules that drop packets of allocations with a policy: of their addresses, for which they
+// are counted, and of others that are behind a link.
+func (t *table) dropOf(direction int) []rule {
 	return []rule{
-		kinds("neighbour discovery", 255, 133, 137),
-		kinds("multicast groups", 1, 130, 132),
-		kinds("multicast groups", 1, 143, 143),
+		newRule(peers[direction]+" with a policy, by address", t.subject(direction, 0), inSet(t.policy.dropped[direction]), drop()),
+		newRule(peers[direction]+" with a policy, by link", append(needsPolicy(direction), &expr.Counter{}, drop())...),
 	}
 }
+
+// neighbours returns the rules for neighbour discovery and for the management of multicast
+// groups: without them, no address can be reached. Both are between neighbours. In a table of all
+// families, ipv6 matches IPv6.
+//
+// Messages about groups come from a link-local address, or from :: as long as the sender has none,
+// and are sent to a group with the hop limit 1 (RFC 2710, RFC 3810). The hop limit alone does not
+// show that a router has not forwarded them: in the hook forward it is decremented already
+// (ip6_forward). There, rules are not needed for them: no policy applies to these addresses within
+// a bridge, and routers do not forward them.
+func neighbours(ipv6 ...expr.Any) []rule {
+	const hopLimit = 1
+	linkLocal := []expr.Any{network(source6At, 2, 0), mask([]byte{0xff, 0xc0}, []byte{0, 0}), equal([]byte{0xfe, 0x80})}
+	unspecified := []expr.Any{network(source6At, 16, 0), equal(make([]byte, 16))}
+	groups := func(comment string, source []expr.Any, first, last byte) rule {
+		toGroup := []expr.Any{network(target6At, 1, 0), equal([]byte{0xff})}
+		return newRule(comment, slices.Concat(ipv6, betweenNeighbours(hopLimit, first, last), toGroup, source, []expr.Any{returns()})...)
+	}
+	return []rule{
+		discovery(ipv6...),
+		groups("multicast groups", linkLocal, 130, 132),
+		groups("multicast groups", linkLocal, 143, 143),
+		groups("multicast groups before there is an address", unspecified, 131, 132),
+		groups("multicast groups before there is an address", unspecified, 143, 143),
+	}
+}
+
+// discovery returns the rule for neighbour discovery. Its hop limit is 255, which no packet has that a
+// router has forwarded (RFC 4861). With another one, a packet of the same type is one of a workload.
+func discovery(ipv6 ...expr.Any) rule {
+	const hopLimit = 255
+	return newRule("neighbour discovery", slices.Concat(ipv6, betweenNeighbours(hopLimit, 133, 137), []expr.Any{returns()})...)
+}
+
+// betweenNeighbours matches ICMPv6 packets with a hop limit, of the types from first to last.
+func betweenNeighbours(hopLimit, first, last byte) []expr.Any {
+	const hopLimitAt = 7
+	return []expr.Any{protocol(0), equal([]byte{unix.IPPROTO_ICMPV6}), network(hopLimitAt, 1, 0), equal([]byte{hopLimit}), transport(0, 1, 0),
+		&expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: []byte{first}, ToData: []byte{last}}}
+}
+
+// source6At and target6At are the offsets of the addresses in the header of IPv6.
+const source6At, target6At = 8, 24
 
 // subject loads the address of the allocation whose policy is applied, and peer the other
 // one.
