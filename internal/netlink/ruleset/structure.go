@@ -24,6 +24,11 @@ type state struct {
 	rules  map[string][]string // the comments of the rules, by chain
 }
 
+func (s *state) has(chain string) bool {
+	_, ok := s.chains[chain]
+	return ok
+}
+
 // ensureTable makes a table, or completes it. If several processes do so at the same
 // time, one makes the table and the others find it.
 func (r *Ruleset) ensureTable(ctx context.Context, t *table) error {
@@ -120,7 +125,8 @@ func (t *table) remove(b *sock.Requests) {
 }
 
 // build appends the messages that make the table. Given the state of an existing table,
-// it deletes and makes again all rules, and the chains with another hook.
+// it deletes and makes again all rules, and the chains with another hook. The kernel refuses it
+// with EEXIST if another process has made a missing chain since, with its rules.
 func (t *table) build(b *sock.Requests, flags uint16, is *state) {
 	t.putSets(b, flags)
 	chains := t.chains()
@@ -128,7 +134,11 @@ func (t *table) build(b *sock.Requests, flags uint16, is *state) {
 		t.clear(b, chains, is)
 	}
 	for _, c := range chains {
-		c.put(b, t, 0)
+		var exclusive uint16
+		if is != nil && !is.has(c.name) {
+			exclusive = unix.NLM_F_EXCL
+		}
+		c.put(b, t, exclusive)
 	}
 	for _, c := range chains {
 		c.putRules(b, t)

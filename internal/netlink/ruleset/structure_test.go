@@ -1,6 +1,7 @@
 package ruleset
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -233,4 +234,23 @@ func TestRulesAreRestored(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestTableIsCompletedOnce: several connections that complete one table at the same time do not
+// make its rules more than once.
+func TestTableIsCompletedOnce(t *testing.T) {
+	r := open(t)
+	all := []*Ruleset{r, openAnother(t), openAnother(t), openAnother(t)}
+	for range 20 {
+		nft(t, "flush", "ruleset")
+		require.NoError(t, r.EnsurePolicies(t.Context())) // makes the table without its chains
+		errs := make([]error, len(all))
+		var group sync.WaitGroup
+		for i, one := range all {
+			group.Go(func() { errs[i] = one.ensureTable(t.Context(), ports) })
+		}
+		group.Wait()
+		require.NoError(t, errors.Join(errs...))
+		require.NoError(t, r.CheckGuard(t.Context(), Bridge))
+	}
 }
