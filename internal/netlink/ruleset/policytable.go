@@ -187,9 +187,9 @@ func invalid() []expr.Any {
 }
 
 // fragment matches IPv6 packets that have a fragment header although connection tracking has reassembled
-// fragments before (nf_defrag_ipv6). It removes one such header, and another receiver than the host, which
-// refuses a second one (ipv6_frag_rcv), the next one: in a fragment within a fragment, rules would not see
-// the protocol and the port that the receiver sees. What else is not reassembled is not valid.
+// fragments before (nf_defrag_ipv6), which removes one such header. If there is a second one, the packet is a
+// fragment within a fragment: rules do not see the protocol and the port that the receiver sees after it
+// has removed that, too. The host itself refuses such packets (ipv6_frag_rcv).
 func fragment() []expr.Any {
 	const present = 1 // NFT_EXTHDR_F_PRESENT
 	return []expr.Any{&expr.Exthdr{Op: expr.ExthdrOpIpv6, Type: unix.IPPROTO_FRAGMENT, Len: 1, Flags: present, DestRegister: register(0)}, equal([]byte{1})}
