@@ -2,6 +2,7 @@ package configurator
 
 import (
 	"encoding/json"
+	"errors"
 	"os/exec"
 	"runtime"
 	"testing"
@@ -17,8 +18,17 @@ import (
 // none. A table that is made again gets another one.
 func heldGuard(t *testing.T) (handle int) {
 	t.Helper()
-	out, err := exec.Command("nft", "-j", "list", "tables").Output()
-	require.NoError(t, err)
+	var out []byte
+	for range 5 { // the program has been seen to abort
+		var err error
+		if out, err = exec.Command("nft", "-j", "list", "tables").Output(); err == nil {
+			break
+		}
+		var failed *exec.ExitError
+		if errors.As(err, &failed) {
+			t.Logf("nft: %v: %s", err, failed.Stderr)
+		}
+	}
 	var list struct {
 		Nftables []struct {
 			Table struct {
