@@ -198,11 +198,13 @@ func (r *Ruleset) HoldGuard(ctx context.Context, families ...Family) error {
 	return nil
 }
 
-// HoldExisting is HoldGuard for the families whose guard exists, whichever process has made it.
+// HoldExisting is HoldGuard for the families whose guard exists, whichever process has made it. A table
+// that was only reserved guards nothing.
 func (r *Ruleset) HoldExisting(ctx context.Context) error {
 	for f := range guards {
-		found, _, err := r.has(ctx, guards[f].table)
-		if err == nil && found {
+		t := guards[f].table
+		is, err := r.inspect(ctx, t)
+		if err == nil && is.exists && !t.isReserved(is) {
 			err = r.HoldGuard(ctx, Family(f))
 		}
 		if err != nil {

@@ -254,3 +254,14 @@ func TestTableIsCompletedOnce(t *testing.T) {
 		require.NoError(t, r.CheckGuard(t.Context(), Bridge))
 	}
 }
+
+// TestReservedTableIsNotHeld: a guard without rules has no second table.
+func TestReservedTableIsNotHeld(t *testing.T) {
+	r := open(t)
+	require.NoError(t, r.EnsurePolicies(t.Context()))
+	require.NoError(t, r.HoldExisting(t.Context()))
+	require.NotContains(t, nft(t, "list", "tables"), names.HeldGuardTable)
+	require.NoError(t, openAnother(t).Guard(t.Context(), Bridge))
+	require.NoError(t, r.HoldExisting(t.Context()))
+	require.Contains(t, nft(t, "list", "tables"), "table bridge "+names.HeldGuardTable)
+}
