@@ -21,7 +21,7 @@ func heldGuard(t *testing.T) (handle int) {
 	if err != nil {
 		return 0
 	}
-	// Not as JSON: nft 1.0.6 corrupts its memory if a table has an owner.
+	// Not as JSON: nft 1.0.6 has been seen to abort with "corrupted double-linked list" there.
 	_, err = fmt.Sscanf(string(out), "table bridge "+names.HeldGuardTable+" { # handle %d", &handle)
 	require.NoError(t, err, "%s", out)
 	return handle
