@@ -21,7 +21,7 @@ func heldGuard(t *testing.T) (handle int) {
 	if err != nil {
 		return 0
 	}
-	// Not as JSON: nft 1.0.6 has been seen to abort with "corrupted double-linked list" there.
+	// Not as JSON: nft 1.0.6 uses freed memory when it shows the flags of a table with an owner.
 	_, err = fmt.Sscanf(string(out), "table bridge "+names.HeldGuardTable+" { # handle %d", &handle)
 	require.NoError(t, err, "%s", out)
 	return handle
