@@ -1,7 +1,6 @@
 package rtnl
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -243,8 +242,8 @@ func LoopbackRouted(name string) (on, known bool) {
 	if strings.Contains(name, "/") {
 		return false, false
 	}
-	value, err := readShort("/proc/sys/net/ipv4/conf/" + name + "/route_localnet")
-	return bytes.Equal(bytes.TrimSpace(value), []byte("1")), err == nil
+	value, err := Sysctl("net/ipv4/conf/" + name + "/route_localnet")
+	return value == "1", err == nil
 }
 
 // State returns the index of a link of the host, and whether it is up. It is for many
