@@ -27,11 +27,11 @@ func (p *plan) declares(capability string) bool {
 }
 
 // unserved returns the sorted names of the requested capabilities that no plugin of the
-// plan declares. The result is never nil.
+// plan declares. The result is never nil. Annotations describe a pod and request nothing.
 func (p *plan) unserved() []string {
 	names := []string{}
 	for name, value := range p.Capabilities {
-		if len(p.networks) > 0 && !p.declares(name) && !isEmpty(value) {
+		if len(p.networks) > 0 && !p.declares(name) && !isEmpty(value) && name != conflist.PodAnnotationsCapability {
 			names = append(names, name)
 		}
 	}

@@ -235,6 +235,19 @@ manager {
   # later, allocnet refuses new allocations. Runtimes report that as their own state only
   # if they request CNI STATUS (networks of cniVersion 1.1.0).
   #readiness_file = ""
+
+  # Labels of containers whose values are CNI_ARGS of the runtime, such as
+  # ["namespace=NOMAD_NAMESPACE", "job=NOMAD_JOB_ID"] with Nomad, or
+  # ["namespace=K8S_POD_NAMESPACE"] with containerd's CRI.
+  #labels_from = []
+
+  # One of CNI_ARGS of the runtime that is the network policy of the container: presets,
+  # such as "no-private,no-metadata", or JSON. Empty: none.
+  #policy_from = ""
+
+  # Read labels and policies of pods from their annotations allocnet/labels, such as
+  # "app=web,tier=1", and allocnet/policy: presets or JSON.
+  #pod_annotations = false
 }
 
 # The log on standard error.

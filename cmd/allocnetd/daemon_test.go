@@ -335,6 +335,12 @@ func TestReloadStartsManager(t *testing.T) {
 	own = w.path("conf/01-other.conflist")
 	require.True(t, holds(`"one"`)())
 
+	w.configure("manager {\n enabled = true\n own_file = \"01-other.conflist\"\n pod_annotations = true\n policy_from = \"P\"\n labels_from = [\"job=NOMAD_JOB_ID\"]\n}")
+	require.Equal(t, "ready", p.reload())
+	require.Eventually(t, holds(`"io.kubernetes.cri.pod-annotations": true`), time.Minute, time.Millisecond)
+	require.True(t, holds(`"job": "NOMAD_JOB_ID"`)())
+	require.True(t, holds(`"policyFrom": "P"`)())
+
 	w.configure("manager { own_file = \"01-other.conflist\" }")
 	require.Equal(t, "ready", p.reload())
 	p.logged("the configuration manager is off")

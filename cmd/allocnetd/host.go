@@ -150,7 +150,7 @@ func (h *host) apply(before *generation, s *settings.Settings) (err error) {
 	} else if err := h.configure(g); err != nil {
 		return err
 	}
-	if before == nil || g.service != before.service || before.settings.Manager != s.Manager {
+	if before == nil || g.service != before.service || !reflect.DeepEqual(before.settings.Manager, s.Manager) {
 		if err := g.keepsNetworks(before); err != nil {
 			return err
 		}

@@ -87,7 +87,7 @@ func (h *host) replaceManager(g *generation) error {
 	}
 	m, err := confmanager.New(confmanager.Options{
 		ConfDir: s.ConfDir, OwnFile: s.Manager.OwnFile, Owner: s.Socket.Path, Primary: s.Manager.Primary, Embedded: g.embedded,
-		Name: s.Manager.Name, Plugin: h.pluginKeys(s), PluginDirs: s.PluginDirs, Usable: h.installed(s),
+		Name: s.Manager.Name, Plugin: h.pluginKeys(s), Capabilities: pluginCapabilities(s), PluginDirs: s.PluginDirs, Usable: h.installed(s),
 		ReadinessFile: s.Manager.ReadinessFile,
 		// The service reads the files as well, so that the networks that the manager
 		// has found are active in the service, too.
@@ -108,8 +108,8 @@ func (h *host) replaceManager(g *generation) error {
 // configuration. It stays the same when another network becomes the primary one.
 const managedScope = "allocnetd"
 
-// pluginKeys returns the plugin's keys in the manager's configuration: the scope, and
-// the socket and the file of settings unless they are the defaults.
+// pluginKeys returns the plugin's keys in the manager's configuration: the scope, where labels
+// and policies come from, and the socket and the file of settings unless they are the defaults.
 func (h *host) pluginKeys(s *settings.Settings) map[string]any {
 	keys := map[string]any{"scope": managedScope}
 	if s.Socket.Path != settings.Default().Socket.Path {
@@ -118,7 +118,25 @@ func (h *host) pluginKeys(s *settings.Settings) map[string]any {
 	if h.source.Path() != settings.DefaultFile {
 		keys["settings"] = h.source.Path()
 	}
+	if sources := s.Manager.LabelsFrom; len(sources) > 0 {
+		from := map[string]string{}
+		for _, source := range sources {
+			from[source.Key] = source.Argument
+		}
+		keys["labelsFrom"] = from
+	}
+	if s.Manager.PolicyFrom != "" {
+		keys["policyFrom"] = s.Manager.PolicyFrom
+	}
 	return keys
+}
+
+// pluginCapabilities returns the capabilities that the plugin has in every network.
+func pluginCapabilities(s *settings.Settings) []string {
+	if s.Manager.PodAnnotations {
+		return []string{conflist.PodAnnotationsCapability}
+	}
+	return nil
 }
 
 // installed returns a function that returns an error if a plugin binary of a network

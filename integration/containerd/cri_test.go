@@ -1,6 +1,7 @@
 package containerd
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -56,6 +57,9 @@ type pod struct {
 	name string
 	port int
 	id   string // of the sandbox
+
+	namespace   string // of Kubernetes; default "default"
+	annotations map[string]string
 }
 
 func pods(n int) (list []*pod) {
@@ -67,7 +71,8 @@ func pods(n int) (list []*pod) {
 
 func (p *pod) config() *cri.PodSandboxConfig {
 	return &cri.PodSandboxConfig{
-		Metadata:     &cri.PodSandboxMetadata{Name: p.name, Uid: p.name, Namespace: "default"},
+		Metadata:     &cri.PodSandboxMetadata{Name: p.name, Uid: p.name, Namespace: cmp.Or(p.namespace, "default")},
+		Annotations:  p.annotations,
 		Hostname:     p.name,
 		PortMappings: []*cri.PortMapping{{Protocol: cri.Protocol_TCP, ContainerPort: 80, HostPort: int32(p.port)}},
 		Linux:        &cri.LinuxPodSandboxConfig{},

@@ -45,10 +45,11 @@ var (
 	}}
 )
 
-// beginManaged starts the daemon, whose manager leads containerd to it.
-func beginManaged(t testing.TB) (plugins string, daemon *process.Process) {
+// beginManaged starts the daemon, whose manager leads containerd to it, with additional settings of
+// the manager.
+func beginManaged(t testing.TB, settings ...string) (plugins string, daemon *process.Process) {
 	t.Helper()
-	d := newDaemon(t, "manager { enabled = true }\n")
+	d := newDaemon(t, "manager {\n enabled = true\n "+strings.Join(settings, "\n ")+"\n}\n")
 	const own = "/etc/cni/net.d/00-allocnet.conflist"
 	t.Cleanup(func() { require.NoError(t, os.Remove(own)) })
 	eventually(t, "the manager writes its configuration", func() bool { return exists(own) })

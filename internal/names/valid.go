@@ -33,6 +33,14 @@ func ValidateNetwork(name string) error { return coded(utils.ValidateNetworkName
 // ValidateInterface validates the name of a network interface, including bridges.
 func ValidateInterface(name string) error { return coded(utils.ValidateInterfaceName(name), name) }
 
+// ValidateArgument validates the name of one of CNI_ARGS.
+func ValidateArgument(name string) error {
+	if name == "" || strings.ContainsAny(name, "=; \t\n\x00") {
+		return fmt.Errorf("%.64q is not the name of one of CNI_ARGS", name)
+	}
+	return nil
+}
+
 // ValidatePluginType validates the type of a plugin or an IPAM plugin. The type is a
 // file name, and part of the name of a directory in a list separated by colons.
 func ValidatePluginType(name string) error {

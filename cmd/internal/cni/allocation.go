@@ -38,7 +38,10 @@ func (c *call) allocation() (a configurator.Allocation, err error) {
 	if a.PrevResult, err = c.conf.previous(); err != nil {
 		return a, err
 	}
-	return a, c.conf.capabilities(&a)
+	if err := c.conf.capabilities(&a); err != nil {
+		return a, err
+	}
+	return a, c.describe(&a)
 }
 
 // networks returns the networks of the request: names, or a network configuration if

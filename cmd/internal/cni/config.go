@@ -31,6 +31,10 @@ type config struct {
 	Args      json.RawMessage   `json:"args"`
 	Scope     string            `json:"scope"`
 
+	// Where labels and the policy of a container come from, besides the runtimeConfig.
+	LabelsFrom map[string]string `json:"labelsFrom"` // names of CNI_ARGS, by the keys of labels
+	PolicyFrom string            `json:"policyFrom"` // name of one of CNI_ARGS
+
 	// Read by the program allocnet-cni. "patience" is the former name of "idleTimeout":
 	// configurations on hosts have it.
 	Socket      string `json:"socket"`
@@ -120,7 +124,7 @@ func readConfig(data []byte) (*config, error) {
 	if c.Plugins == nil && !isNull(c.Args) {
 		return nil, badConfig(`"args" cannot be handed on to networks that are named: give "plugins", or use CNI_ARGS`)
 	}
-	return c, nil
+	return c, c.validateDescription()
 }
 
 func isNull(value json.RawMessage) bool { return len(value) == 0 || string(value) == "null" }

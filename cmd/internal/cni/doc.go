@@ -18,6 +18,9 @@
 // ports, addresses and MAC. The others get eth1, eth2 and so on, or eth0 if eth1 is used.
 // The result consists of the results of all networks in their order.
 //
+// "labelsFrom" and "policyFrom" name CNI_ARGS that are labels and the policy of the
+// container. With the capability of pod annotations, those of CRI are read as well.
+//
 // "args" is passed to the plugins of a chain; it is not possible with named networks. The
 // program allocnet-cni reads "socket", "idleTimeout" and "settings". Any other key is an
 // error that names it, unless it begins with "cni.dev/", which the specification reserves.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 
 	"github.com/containernetworking/cni/pkg/version"
 
@@ -90,7 +91,7 @@ func (m *Manager) plugin(n *conflist.Network) map[string]any {
 	plugin["type"] = conflist.OwnType
 	plugin["delegates"] = []string{n.Name}
 	capabilities := map[string]bool{conflist.LabelsCapability: true}
-	for _, name := range n.Capabilities() {
+	for _, name := range slices.Concat(n.Capabilities(), m.o.Capabilities) {
 		capabilities[name] = true
 	}
 	plugin["capabilities"] = capabilities

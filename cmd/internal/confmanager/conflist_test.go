@@ -36,7 +36,10 @@ func TestConflist(t *testing.T) {
 		{name: "ancient", primary: `{"cniVersion":"0.2.0","name":"net","plugins":[{"type":"bridge"}]}`},
 		{name: "disabled", primary: `{"cniVersion":"1.1.0","name":"net","disableCheck":true,"disableGC":"true","plugins":[{"type":"bridge"}]}`},
 		{name: "further-keys", primary: `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"bridge"}]}`,
-			change: func(o *Options) { o.Plugin = map[string]any{"socket": "/run/x.sock", "idleTimeout": 5} }},
+			change: func(o *Options) {
+				o.Plugin = map[string]any{"socket": "/run/x.sock", "idleTimeout": 5, "labelsFrom": map[string]string{"job": "NOMAD_JOB_ID"}}
+				o.Capabilities = []string{conflist.PodAnnotationsCapability}
+			}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -41,8 +41,10 @@ type Options struct {
 	// name.
 	Name string
 
-	// Plugin holds additional keys for the plugin's configuration in the own file.
-	Plugin map[string]any
+	// Plugin holds additional keys for the plugin's configuration in the own file, Capabilities
+	// those that it declares besides those of the primary network.
+	Plugin       map[string]any
+	Capabilities []string
 
 	// PluginDirs are watched. Usable returns why a network is not ready although its
 	// configuration is valid. It is called after every change and must be fast. By default

@@ -6,7 +6,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/allocnet/allocnet/policy"
@@ -40,17 +39,13 @@ func IsPreset(text string) bool {
 // Read reads the policy that a text names: "none"; names of presets, separated by commas; the
 // path of a file in JSON; or "-" for in.
 func Read(text string, in io.Reader) (*policy.Policy, error) {
-	names := strings.Split(text, ",")
 	switch {
 	case text == None:
 		return &policy.Policy{}, nil
 	case text == "-":
 		return parse("standard input", in)
-	case !slices.ContainsFunc(names, func(name string) bool { return !IsPreset(name) }):
-		p := &policy.Policy{}
-		for _, name := range names {
-			p.Presets = append(p.Presets, policy.Preset(name))
-		}
+	}
+	if p := ofPresets(text); p != nil {
 		return p, p.Validate()
 	}
 	file, err := os.Open(text)
@@ -62,6 +57,31 @@ func Read(text string, in io.Reader) (*policy.Policy, error) {
 	}
 	defer file.Close()
 	return parse(text, file)
+}
+
+// ReadText reads a policy in JSON, or one that consists of presets, whose names are separated by
+// commas. It reads no files: texts of containers may not name any.
+func ReadText(text string) (*policy.Policy, error) {
+	if p := ofPresets(text); p != nil {
+		return p, p.Validate()
+	}
+	if !strings.HasPrefix(strings.TrimSpace(text), "{") {
+		return nil, fmt.Errorf("%.64q is neither a policy in JSON nor a list of presets; the presets are %s", text, PresetNames())
+	}
+	return policy.Parse([]byte(text))
+}
+
+// ofPresets returns the policy that consists of presets, whose names are separated by commas; nil
+// if the text is not such a list.
+func ofPresets(text string) *policy.Policy {
+	p := &policy.Policy{}
+	for name := range strings.SplitSeq(text, ",") {
+		if name = strings.TrimSpace(name); !IsPreset(name) {
+			return nil
+		}
+		p.Presets = append(p.Presets, policy.Preset(name))
+	}
+	return p
 }
 
 // PresetNames lists the presets.

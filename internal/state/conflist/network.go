@@ -77,6 +77,10 @@ const OwnType = "allocnet"
 // serves it itself, in every network.
 const LabelsCapability = "labels"
 
+// PodAnnotationsCapability is the capability with which containerd's CRI passes the annotations of
+// a pod. The plugin OwnType reads labels and a policy from them.
+const PodAnnotationsCapability = "io.kubernetes.cri.pod-annotations"
+
 // IsOurs reports whether a plugin of the network is allocnet itself. Only runtimes can
 // use such a network: allocnet would call itself.
 func (n *Network) IsOurs() bool {

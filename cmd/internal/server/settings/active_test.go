@@ -21,7 +21,7 @@ var others = map[string][]string{
 	"limits.connections": {"5"}, "limits.body": {"1025B"}, "limits.operation_timeout": {"7s"},
 	"reconcile.mode": {"report"}, "reconcile.wait": {"8s"}, "reconcile.netns_gone": {"9s"}, "heal.enabled": {"false"}, "heal.check_interval": {"8s"}, "heal.receive_buffer": {"4097B"}, "pool.size": {"9"}, "pool.networks": {"web=32", "db=8"}, "pool.dir": {"/d"},
 	"history.size": {"0B"}, "manager.enabled": {"true"}, "manager.primary": {"m"}, "manager.name": {"n"}, "manager.own_file": {"o.conflist"},
-	"manager.readiness_file": {"/r"}, "log.level": {"off"}, "log.json": {"true"}, "telemetry.otlp_endpoint": {"http://h:1"},
+	"manager.readiness_file": {"/r"}, "manager.labels_from": {"a/b=C", "d=C"}, "manager.policy_from": {"P"}, "manager.pod_annotations": {"true"}, "log.level": {"off"}, "log.json": {"true"}, "telemetry.otlp_endpoint": {"http://h:1"},
 	"metrics.listen": {"[::1]:9653"}, "metrics.web_config": {"/w.yml"}, "ui": {"[::1]:9654"},
 }
 

@@ -68,6 +68,13 @@ func interfacePrefix(t string) (string, error) {
 	return t, nil
 }
 
+func argumentName(t string) (string, error) {
+	if err := names.ValidateArgument(t); err != nil {
+		return "", errors.New("is not the name of one of CNI_ARGS, such as ALLOCNET_POLICY")
+	}
+	return t, nil
+}
+
 // conflistName accepts names of files that CNI runtimes read in their directory.
 func conflistName(t string) (string, error) {
 	if filepath.Base(t) != t || filepath.Ext(t) != ".conflist" || strings.HasPrefix(t, ".") {

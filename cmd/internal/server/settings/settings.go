@@ -135,7 +135,14 @@ type Manager struct {
 	Name          string // name of its own network; "" for the primary network's name
 	OwnFile       string // file name in ConfDir
 	ReadinessFile string // "" for none
+
+	LabelsFrom     []LabelSource
+	PolicyFrom     string // name of one of CNI_ARGS; "" for none
+	PodAnnotations bool   // read labels and policies from the annotations of pods
 }
+
+// LabelSource is a label whose value is one of CNI_ARGS.
+type LabelSource struct{ Key, Argument string }
 
 // Log configures the log on stderr.
 type Log struct {

@@ -151,6 +151,12 @@ var table = []setting{
 		func(s *Settings) value { return textOf(&s.Manager.OwnFile, conflistName) }},
 	{"manager", "readiness_file", "file without which the host is not ready (default none)", true,
 		func(s *Settings) value { return textOf(&s.Manager.ReadinessFile, optional(absolutePath)) }},
+	{"manager", "labels_from", "labels of containers whose values are CNI_ARGS of the runtime: LABEL=ARGUMENT", true,
+		func(s *Settings) value { return labelSourcesOf(&s.Manager.LabelsFrom) }},
+	{"manager", "policy_from", "one of CNI_ARGS of the runtime that is the network policy of the container: presets or JSON (default none)", true,
+		func(s *Settings) value { return textOf(&s.Manager.PolicyFrom, optional(argumentName)) }},
+	{"manager", "pod_annotations", "read labels and policies of pods from their annotations allocnet/labels and allocnet/policy", true,
+		func(s *Settings) value { return boolOf(&s.Manager.PodAnnotations) }},
 
 	{"log", "level", "level of the log: trace, debug, info, warn, error or off", true,
 		func(s *Settings) value { return levelOf(&s.Log.Level) }},

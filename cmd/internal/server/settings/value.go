@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/announce"
 )
 
@@ -263,6 +264,25 @@ func poolsOf(to *[]configurator.Pool) value {
 		return unlike(networks)
 	}
 	return list[configurator.Pool]{to, parse, format, ",", check}
+}
+
+func labelSourcesOf(to *[]LabelSource) value {
+	parse := func(t string) (LabelSource, error) {
+		key, argument, _ := strings.Cut(t, "=")
+		if err := errors.Join(names.ValidateLabelKey(key), names.ValidateArgument(argument)); err != nil {
+			return LabelSource{}, errors.New(`is not a label and the name of one of CNI_ARGS: write for example "job=NOMAD_JOB_ID"`)
+		}
+		return LabelSource{key, argument}, nil
+	}
+	format := func(s LabelSource) string { return s.Key + "=" + s.Argument }
+	check := func(sources []LabelSource) error {
+		var keys []string
+		for _, s := range sources {
+			keys = append(keys, s.Key)
+		}
+		return unlike(keys)
+	}
+	return list[LabelSource]{to, parse, format, ",", check}
 }
 
 func prefixesOf(to *[]netip.Prefix) value {
