@@ -99,7 +99,7 @@ func (c *Configurator) examine(ctx context.Context, p *plan) error {
 	release, err := openNetns(p.Record)
 	defer release()
 	if err == nil {
-		err = errors.Join(checkInterfaces(p.Record), checkForwarding(ctx, p))
+		err = errors.Join(checkInterfaces(p.Record), c.checkForwarding(ctx, p))
 	}
 	switch {
 	case isFault(err):

@@ -16,8 +16,10 @@ import (
 
 // allowForwarding adds rules that accept the published ports of a record in the FORWARD chain of
 // the host, for networks whose plugins do not. It also adds the guard of the host's loopback,
-// because the portmap plugin makes links route packets to 127.0.0.0/8.
+// because the portmap plugin makes links route packets to 127.0.0.0/8. It ends within Config.Timeout.
 func (c *Configurator) allowForwarding(ctx context.Context, p *plan) error {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	defer cancel()
 	err := eachDestination(ctx, p, iptables.AllowPublished)
 	if len(p.Ports) == 0 {
 		return err
@@ -25,8 +27,10 @@ func (c *Configurator) allowForwarding(ctx context.Context, p *plan) error {
 	return errors.Join(err, unlessUnsupported(c.native.GuardLoopback(ctx)))
 }
 
-// checkForwarding checks the rules that allowForwarding has added.
-func checkForwarding(ctx context.Context, p *plan) error {
+// checkForwarding checks the rules that allowForwarding has added. It ends within Config.Timeout.
+func (c *Configurator) checkForwarding(ctx context.Context, p *plan) error {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	defer cancel()
 	err := eachDestination(ctx, p, iptables.CheckPublished)
 	if Engine(p.Engine) == EngineNative {
 		return err // native plugins check the guard in CHECK

@@ -178,7 +178,7 @@ func (c *Configurator) restoreOthers(ctx context.Context, plans []*plan, restore
 		one := engine.Restored{Check: true}
 		if key := forwardingKey(p); key != "" && !checked[key] {
 			checked[key] = true
-			if err := checkForwarding(ctx, p); isFault(err) {
+			if err := c.checkForwarding(ctx, p); isFault(err) {
 				one.Err = c.allowForwarding(ctx, p)
 				one.Changed = one.Err == nil
 			}

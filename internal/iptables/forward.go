@@ -73,8 +73,11 @@ func AllowPublished(ctx context.Context, d Destination) error {
 func CheckPublished(ctx context.Context, d Destination) error {
 	return d.eachFamily(func(c *Command) error {
 		found, err := c.Exists(ctx, filterTable, AdminChain, d.published()...)
-		if err != nil || !found {
-			return errors.Join(fmt.Errorf("%s chain %s: published ports of %s: %w", c.Name, AdminChain, d, ErrMissing), err)
+		switch {
+		case err != nil:
+			return fmt.Errorf("%s chain %s: look for published ports of %s: %w", c.Name, AdminChain, d, err)
+		case !found:
+			return fmt.Errorf("%s chain %s: published ports of %s: %w", c.Name, AdminChain, d, ErrMissing)
 		}
 		return nil
 	})
