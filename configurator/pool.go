@@ -110,7 +110,7 @@ func (c *Configurator) ClosePools() error {
 		}
 		p.stop()
 		p.ended.Wait()
-		errs = append(errs, c.discard(p, slices.Concat(p.takeAll(), p.takePending())))
+		errs = append(errs, c.discard(p, slices.Concat(p.takeAll(), p.takePending(), p.takeFailed())))
 		p.release()
 	}
 	if c.monitor != nil {
@@ -132,9 +132,10 @@ func (c *Configurator) Pools() []PoolStatus {
 	return list
 }
 
-// isSlot reports whether a record is that of a slot in a pool of a living process.
+// isSlot reports whether a record is that of a slot in a pool of a living process. One that is being
+// removed is an allocation like others: if the removal fails, any process may continue it.
 func (c *Configurator) isSlot(r *record.Record) bool {
-	return r.Pool != "" && c.store.PoolAlive(r.Pool)
+	return r.Pool != "" && r.Phase != record.Deleting && c.store.PoolAlive(r.Pool)
 }
 
 // fill keeps the pool full until the context ends.
@@ -160,10 +161,13 @@ func (c *Configurator) fill(ctx context.Context, p *pool) {
 	}
 }
 
-// watchPool discards slots of former configurations of the network, and damaged ones.
+// watchPool discards slots of former configurations of the network, and damaged ones. It tries again to
+// remove those that could not be removed.
 func (c *Configurator) watchPool(ctx context.Context, p *pool) {
 	poll := time.NewTicker(drainPoll)
 	defer poll.Stop()
+	var again time.Time
+	pause := fillRetry
 	for ctx.Err() == nil {
 		c.present() // reads the notifications, which would fill the buffer
 		n, err := c.lookup(p.Network)
@@ -175,8 +179,16 @@ func (c *Configurator) watchPool(ctx context.Context, p *pool) {
 		if len(damaged) > 0 {
 			c.cfg.Logger.Warn("another program has changed something of prepared network namespaces; discarding them", "network", p.Network, "count", len(damaged))
 		}
-		if err := c.discard(p, slices.Concat(old, damaged)); err != nil {
-			c.cfg.Logger.Warn("prepared network namespaces could not be removed; Recover removes them", "network", p.Network, "error", redact.Text(err.Error()))
+		var failed []*slot
+		if time.Now().After(again) {
+			failed = p.takeFailed()
+		}
+		if err := c.discard(p, slices.Concat(old, damaged, failed)); err != nil {
+			c.warnNotRemoved(p, err)
+			again = time.Now().Add(pause)
+			pause = min(2*pause, maxFillRetry)
+		} else if len(failed) > 0 {
+			pause = fillRetry
 		}
 		select {
 		case <-poll.C:
@@ -280,14 +292,18 @@ func (c *Configurator) newSlot(ctx context.Context, p *pool) (s *slot, err error
 		s.since = since
 		err = c.setUpSlot(ctx, s)
 	}
-	if err != nil {
-		return nil, errors.Join(err, ns.Close())
+	switch {
+	case err == nil:
+		return s, nil
+	case s != nil && c.hasRecord(s.ID): // something of it may be left
+		p.addFailed([]*slot{s})
+		return nil, err
 	}
-	return s, nil
+	return nil, errors.Join(err, ns.Close())
 }
 
 // setUpSlot records a slot and runs ADD. After an error nothing is left, except the network
-// namespace.
+// namespace, or the record is there.
 func (c *Configurator) setUpSlot(ctx context.Context, s *slot) error {
 	unlock, err := c.lock(ctx, s.ID)
 	if err != nil {
@@ -339,11 +355,16 @@ func (c *Configurator) putBack(p *pool, s *slot) {
 	}
 	defer p.release()
 	if err := c.discard(p, []*slot{s}); err != nil {
-		c.cfg.Logger.Warn("a prepared network namespace could not be removed; Recover removes it", "network", p.Network, "error", redact.Text(err.Error()))
+		c.warnNotRemoved(p, err)
 	}
 }
 
-// discard removes slots that the caller has taken out of the pool.
+func (c *Configurator) warnNotRemoved(p *pool, err error) {
+	c.cfg.Logger.Warn("prepared network namespaces could not be removed; the pool tries again", "network", p.Network, "error", redact.Text(err.Error()))
+}
+
+// discard removes slots that the caller has taken out of the pool. Those that it cannot remove are
+// added to the pool's failed ones.
 func (c *Configurator) discard(p *pool, slots []*slot) error {
 	byID := map[string]*slot{}
 	for _, s := range slots {
@@ -353,11 +374,18 @@ func (c *Configurator) discard(p *pool, slots []*slot) error {
 	defer cancel()
 	var errs []error
 	for _, o := range c.each(ctx, slices.Sorted(maps.Keys(byID)), func(id string) (bool, error) { return true, c.removeSlot(ctx, byID[id]) }) {
+		if o.err == nil {
+			delete(byID, o.id)
+		}
 		errs = append(errs, about(o.id, o.err))
 	}
 	p.mu.Lock()
-	p.status.Discarded += uint64(len(slots))
+	p.status.Discarded += uint64(len(slots) - len(byID))
 	p.mu.Unlock()
+	if len(byID) > 0 {
+		errs = append(errs, ctx.Err()) // some removals may not have begun
+	}
+	p.addFailed(slices.Collect(maps.Values(byID)))
 	return errors.Join(errs...)
 }
 
@@ -376,7 +404,7 @@ func (c *Configurator) yieldSlots(p *plan) (yielded bool) {
 		}
 		yielded = true
 		if err := c.discard(pool, slots); err != nil {
-			c.cfg.Logger.Warn("prepared network namespaces could not be removed; Recover removes them", "network", pool.Network, "error", redact.Text(err.Error()))
+			c.warnNotRemoved(pool, err)
 		}
 	}
 	return yielded
@@ -394,6 +422,5 @@ func (c *Configurator) removeSlot(ctx context.Context, s *slot) error {
 	}
 	err = errors.Join(c.remove(ctx, s.plan), c.store.PutSandboxes(s.ID, nil))
 	s.Sandbox = nil
-	s.file.Close()
-	return errors.Join(err, s.sandbox.Close())
+	return errors.Join(err, s.close())
 }

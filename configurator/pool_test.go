@@ -631,3 +631,53 @@ func TestSlotsUnchanged(t *testing.T) {
 	require.NoError(t, exec.Command("ip", "link", "set", "brtest", "down").Run())
 	require.Zero(t, unchanged())
 }
+
+// TestSlotNotRemoved: what a pool cannot remove of its slots, it removes later. Recover can as well, also
+// while the process of the pool lives.
+func TestSlotNotRemoved(t *testing.T) {
+	for _, by := range []string{"the pool", "Recover", "Close and Recover"} {
+		t.Run(by, func(t *testing.T) {
+			h, leases := pooledHost(t, 2)
+			slots, err := h.store.IDs()
+			require.NoError(t, err)
+			require.Len(t, slots, 2)
+			require.NoError(t, os.Rename(leases, leases+".away"))
+			require.NoError(t, os.WriteFile(leases, nil, 0o600))
+			p := h.pools[0]
+			notRemoved := func() bool { // those that were not prepared meanwhile can be there as well
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				return !slices.ContainsFunc(slots, func(id string) bool {
+					return !slices.ContainsFunc(p.failed, func(s *slot) bool { return s.ID == id })
+				})
+			}
+			p.discardAll()
+			require.Eventually(t, notRemoved, 10*time.Second, time.Millisecond)
+			if by == "Close and Recover" {
+				require.Error(t, h.ClosePools())
+			}
+			require.NoError(t, os.Remove(leases))
+			require.NoError(t, os.Rename(leases+".away", leases))
+			gone := func() bool {
+				ids, err := h.store.IDs()
+				require.NoError(t, err)
+				return !slices.ContainsFunc(slots, func(id string) bool { return slices.Contains(ids, id) })
+			}
+			if by == "the pool" {
+				require.Eventually(t, gone, 20*time.Second, time.Millisecond)
+			} else {
+				other := h.restarted()
+				require.NoError(t, other.ClosePools())
+				_, err := other.Recover(t.Context())
+				require.NoError(t, err)
+				require.True(t, gone())
+			}
+			if by != "Close and Recover" {
+				h.full()
+			}
+			require.NoError(t, h.Close())
+			require.Empty(t, leaseHolders(t, leases))
+			h.requireNoRecords()
+		})
+	}
+}

@@ -28,6 +28,7 @@ type pool struct {
 	status  PoolStatus
 	wake    chan struct{} // has a value if there may be room for a slot
 	pending []*slot       // to be discarded by watchPool
+	failed  []*slot       // that could not be removed; watchPool tries again
 	recheck bool          // another program may have damaged slots
 	tend    chan struct{} // has a value if watchPool has something to do
 	stop    context.CancelFunc
@@ -48,6 +49,14 @@ type slot struct {
 	file     *record.Slot
 	survives bool   // see leasesSurvive
 	since    uint64 // before its ADD: see watch.Monitor
+}
+
+// close closes the descriptors of a slot. It may be called again.
+func (s *slot) close() error {
+	if s.file != nil { // a slot that could not be set up has none
+		s.file.Close()
+	}
+	return s.sandbox.Close()
 }
 
 // awaitRoom waits until the pool is not full, and takes the place of one slot. It returns
@@ -190,6 +199,28 @@ func (p *pool) takePending() (slots []*slot) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	slots, p.pending = p.pending, nil
+	return slots
+}
+
+// addFailed adds slots that could not be removed. After close, only their descriptors are closed: their
+// records are those of a dead pool, which Recover removes.
+func (p *pool) addFailed(slots []*slot) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.closed {
+		p.failed = append(p.failed, slots...)
+		return
+	}
+	for _, s := range slots {
+		_ = s.close() // nothing can be done about a descriptor
+	}
+}
+
+// takeFailed returns the slots that could not be removed.
+func (p *pool) takeFailed() (slots []*slot) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	slots, p.failed = p.failed, nil
 	return slots
 }
 
