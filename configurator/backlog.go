@@ -299,7 +299,7 @@ func (c *Configurator) runBacklog(ctx context.Context) {
 		for i, one := range batch {
 			ids[i], byID[one.plan.ID] = one.plan.ID, one
 		}
-		c.each(context.WithoutCancel(ctx), ids, func(id string) (bool, error) {
+		each(context.WithoutCancel(ctx), c.concurrency, ids, func(id string) (bool, error) {
 			one := byID[id]
 			err := c.finishRemoval(ctx, one)
 			if err != nil && ctx.Err() == nil {

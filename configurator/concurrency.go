@@ -18,12 +18,12 @@ type outcome struct {
 	err  error
 }
 
-// each runs do for the allocations, c.concurrency of them at a time, and returns the
-// outcomes in the order of the IDs. When the context ends, it starts no further operation,
-// and returns the outcomes of those that it has started.
-func (c *Configurator) each(ctx context.Context, ids []string, do func(id string) (done bool, err error)) []outcome {
+// each runs do for the allocations, atOnce of them at a time, and returns the outcomes in the
+// order of the IDs. When the context ends, it starts no further operation, and returns the
+// outcomes of those that it has started.
+func each(ctx context.Context, atOnce int, ids []string, do func(id string) (done bool, err error)) []outcome {
 	outcomes := make([]outcome, len(ids))
-	places := make(chan struct{}, c.concurrency)
+	places := make(chan struct{}, atOnce)
 	var running sync.WaitGroup
 	begun := 0
 	for ; begun < len(ids); begun++ {

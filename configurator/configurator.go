@@ -47,7 +47,7 @@ type Configurator struct {
 	// inSteps.
 	steps engine.Engine
 	// ownsHost caches that the capabilities of the process are valid on the host.
-	ownsHost  *atomic.Bool
+	ownsHost  atomic.Bool
 	teardowns *teardownCache
 	backlog   *backlog
 	pools     []*pool
@@ -106,7 +106,6 @@ func New(cfg Config) (*Configurator, error) {
 		native: plugins,
 		steps:  native.NewForBinaries(cfg.Logger, state.Instance),
 
-		ownsHost:  new(atomic.Bool),
 		teardowns: new(teardownCache),
 		backlog:   newBacklog(cfg.Backlog),
 

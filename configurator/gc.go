@@ -140,15 +140,13 @@ func (c *Configurator) collectAll(ctx context.Context, known knownAllocations, s
 	before := new(summaries)
 	var mu sync.Mutex // guards networks and report.Forced
 	var networks []*conflist.Network
-	collecting := *c // the same configurator, which also adds forced removals to the report
-	collecting.cfg.OnForced = func(id string, removed []Leftover) {
+	ctx = context.WithValue(ctx, forcedKey{}, func(removed []Leftover) {
 		mu.Lock()
+		defer mu.Unlock()
 		report.Forced = append(report.Forced, removed...)
-		mu.Unlock()
-		c.cfg.OnForced(id, removed)
-	}
-	outcomes := c.each(ctx, known.dead, func(id string) (removed bool, err error) {
-		of, removed, err := collecting.collect(ctx, id,
+	})
+	outcomes := each(ctx, c.concurrency, known.dead, func(id string) (removed bool, err error) {
+		of, removed, err := c.collect(ctx, id,
 			collection{before: before, lost: known.lost[id], dead: known.dead, began: known.began, scope: s})
 		mu.Lock()
 		defer mu.Unlock()

@@ -17,16 +17,30 @@ func (c *Config) openJournal() *journal.Journal {
 		return nil
 	}
 	var once sync.Once
-	log, forced := c.Logger, c.OnForced
+	log := c.Logger
 	j := journal.New(c.StateDir, c.Journal, c.Observer, func(err error) {
 		once.Do(func() { log.Warn("the history of operations is incomplete", "error", redact.Text(err.Error())) })
 	})
 	c.Observer = j
-	c.OnForced = func(id string, removed []Leftover) {
-		j.Forced(id, removed)
-		forced(id, removed)
-	}
 	return j
+}
+
+// forcedKey is the key of a func([]Leftover) in a context, which gets what was removed by force.
+type forcedKey struct{}
+
+// noteForced reports what was removed by force of an allocation to the caller of the operation in
+// the context, to the journal and to Config.OnForced.
+func (c *Configurator) noteForced(ctx context.Context, id string, removed []Leftover) {
+	if len(removed) == 0 {
+		return
+	}
+	if report, ok := ctx.Value(forcedKey{}).(func([]Leftover)); ok {
+		report(removed)
+	}
+	if c.journal != nil {
+		c.journal.Forced(ctx, id, removed)
+	}
+	c.cfg.OnForced(id, removed)
 }
 
 // noteRestored records in the journal that something of an allocation was restored, or could

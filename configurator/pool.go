@@ -373,7 +373,7 @@ func (c *Configurator) discard(p *pool, slots []*slot) error {
 	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
 	defer cancel()
 	var errs []error
-	for _, o := range c.each(ctx, slices.Sorted(maps.Keys(byID)), func(id string) (bool, error) { return true, c.removeSlot(ctx, byID[id]) }) {
+	for _, o := range each(ctx, c.concurrency, slices.Sorted(maps.Keys(byID)), func(id string) (bool, error) { return true, c.removeSlot(ctx, byID[id]) }) {
 		if o.err == nil {
 			delete(byID, o.id)
 		}

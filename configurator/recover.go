@@ -41,7 +41,7 @@ func (c *Configurator) recoverAll(ctx context.Context, s Scope) (*RecoverReport,
 	}
 	ids, err := c.within(s)
 	errs := []error{err}
-	for _, o := range c.each(ctx, ids, func(id string) (bool, error) { return c.recoverOne(ctx, s, id, before) }) {
+	for _, o := range each(ctx, c.concurrency, ids, func(id string) (bool, error) { return c.recoverOne(ctx, s, id, before) }) {
 		if o.done && o.err == nil {
 			report.Removed = append(report.Removed, o.id)
 		}

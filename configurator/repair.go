@@ -119,16 +119,14 @@ func (c *Configurator) repairUnhealthy(ctx context.Context, s Scope, ids []strin
 // checkAll runs CHECK of many allocations, as many at a time as there are processors. The
 // outcomes are in the order of the IDs.
 func (c *Configurator) checkAll(ctx context.Context, s Scope, ids []string) []outcome {
-	checking := *c // the same configurator
-	checking.concurrency = c.checks
-	return checking.each(ctx, ids, func(id string) (bool, error) {
-		return false, checking.withRecord(ctx, s, id, func(p *plan) error {
+	return each(ctx, c.checks, ids, func(id string) (bool, error) {
+		return false, c.withRecord(ctx, s, id, func(p *plan) error {
 			if p.Pending != nil || p.Update != nil {
 				return fmt.Errorf("%w: an update, attach or detach was interrupted", ErrUnhealthy) // checkAndRepair finishes it
 			}
 			release, _ := openNetns(p.Record) // CHECK reports the error
 			defer release()
-			return checking.checkRecord(ctx, p)
+			return c.checkRecord(ctx, p)
 		})
 	})
 }

@@ -404,9 +404,7 @@ func (c *Configurator) force(ctx context.Context, r *record.Record, target clean
 	for _, l := range removed {
 		c.cfg.Logger.Info("removed by force", "alloc", r.ID, "leftover", l.String())
 	}
-	if len(removed) > 0 {
-		c.cfg.OnForced(r.ID, removed)
-	}
+	c.noteForced(ctx, r.ID, removed)
 	var leftErr error
 	if len(left) > 0 {
 		leftErr = &LeftoverError{ID: r.ID, Leftovers: left}

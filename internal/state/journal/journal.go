@@ -35,9 +35,6 @@ type Journal struct {
 	failed  func(error)
 	program string
 	now     func() time.Time
-
-	mu     sync.Mutex
-	forced map[string][]allocnet.Leftover // by ID, of steps that run
 }
 
 const (
@@ -58,24 +55,22 @@ func files(stateDir string) (now, before string) {
 func New(stateDir string, most int64, next Observer, failed func(error)) *Journal {
 	file, _ := files(stateDir)
 	program := fmt.Sprintf("%s[%d]", filepath.Base(os.Args[0]), os.Getpid())
-	return &Journal{file: file, most: most, next: next, failed: failed, program: program, now: time.Now, forced: map[string][]allocnet.Leftover{}}
+	return &Journal{file: file, most: most, next: next, failed: failed, program: program, now: time.Now}
 }
 
-// Forced records leftovers of the allocation that a step has removed by force: they belong to the
-// operation of its step that ends next.
-func (j *Journal) Forced(id string, removed []allocnet.Leftover) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	list := append(j.forced[id], removed...)
-	j.forced[id] = list[:min(len(list), maxForced)]
-}
-
-func (j *Journal) takeForced(id string) []allocnet.Leftover {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	list := j.forced[id]
-	delete(j.forced, id)
-	return list
+// Forced records leftovers of an allocation that the operation in the context has removed by force.
+// Without an operation, it does nothing.
+func (j *Journal) Forced(ctx context.Context, id string, removed []allocnet.Leftover) {
+	m, ok := ctx.Value(momentKey{}).(*moment)
+	if !ok || m.whole == nil {
+		return
+	}
+	m.whole.mu.Lock()
+	defer m.whole.mu.Unlock()
+	p := m.whole.part(id)
+	p.ended = j.now()
+	p.forced = append(p.forced, removed...)
+	p.forced = p.forced[:min(len(p.forced), maxForced)]
 }
 
 // moment is the context of an operation or a step.
@@ -133,17 +128,13 @@ func (j *Journal) End(ctx context.Context, s allocnet.Step, err error) {
 	if j.next != nil {
 		j.next.End(ctx, s, err)
 	}
-	var forced []allocnet.Leftover
-	if s.Name != "" {
-		forced = j.takeForced(s.ID)
-	}
 	m, ok := ctx.Value(momentKey{}).(*moment)
 	if !ok || m.whole == nil {
 		return
 	}
 	now := j.now()
 	if s.Name != "" {
-		m.whole.add(s, m.began, now, err, forced)
+		m.whole.add(s, m.began, now, err)
 		return
 	}
 	if err := j.write(m.whole.entries(s, j.program, now, err)); err != nil {
@@ -165,15 +156,21 @@ func (j *Journal) Add(e allocnet.HistoryEntry, err error) {
 // passive are the steps that change nothing.
 var passive = []string{allocnet.StepLock, allocnet.StepPlan, allocnet.StepCheck, allocnet.StepWait, allocnet.StepAudit}
 
-// add records a step that ended.
-func (o *operation) add(s allocnet.Step, began, now time.Time, err error, forced []allocnet.Leftover) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	p := o.parts[s.ID]
+// part returns the part of an allocation. The caller holds o.mu.
+func (o *operation) part(id string) *part {
+	p := o.parts[id]
 	if p == nil {
 		p = &part{}
-		o.parts[s.ID] = p
+		o.parts[id] = p
 	}
+	return p
+}
+
+// add records a step that ended.
+func (o *operation) add(s allocnet.Step, began, now time.Time, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	p := o.part(s.ID)
 	if len(s.Networks) > 0 {
 		p.networks, p.engine = slices.Clone(s.Networks), s.Engine
 	}
@@ -181,8 +178,6 @@ func (o *operation) add(s allocnet.Step, began, now time.Time, err error, forced
 	if err != nil || s.Name == p.failed {
 		p.failed, p.err = s.Name, err
 	}
-	p.forced = append(p.forced, forced...)
-	p.forced = p.forced[:min(len(p.forced), maxForced)]
 	if len(p.steps) < maxSteps {
 		p.steps = append(p.steps, allocnet.HistoryStep{
 			Step: s.Name, At: began.Sub(o.began).Seconds(), Seconds: now.Sub(began).Seconds(), Error: text(err),

@@ -53,9 +53,14 @@ func TestEntries(t *testing.T) {
 	operate(j, allocnet.Step{Operation: "check", ID: "a"}, nil, allocnet.Step{Name: allocnet.StepCheck, ID: "a"})
 	operate(j, allocnet.Step{Operation: "check", ID: "a"}, fmt.Errorf("%w: no link", allocnet.ErrUnhealthy))
 	forced := []allocnet.Leftover{{Kind: allocnet.KindLink, Object: "veth1"}}
-	j.Forced("b", forced)
-	operate(j, allocnet.Step{Operation: "gc"}, errors.New("of another allocation"),
-		allocnet.Step{Name: allocnet.StepLock, ID: "a"}, allocnet.Step{Name: allocnet.StepDel, ID: "b"})
+	gc := allocnet.Step{Operation: "gc"}
+	ctx := j.Begin(context.Background(), gc)
+	lock, del := allocnet.Step{Operation: "gc", Name: allocnet.StepLock, ID: "a"}, allocnet.Step{Operation: "gc", Name: allocnet.StepDel, ID: "b"}
+	j.End(j.Begin(ctx, lock), lock, nil)
+	during := j.Begin(ctx, del)
+	j.Forced(during, "b", forced)
+	j.End(during, del, nil)
+	j.End(ctx, gc, errors.New("of another allocation"))
 
 	at := func(second int) time.Time { return time.Date(2026, 1, 2, 3, 4, 5+second, 0, time.UTC) }
 	require.Equal(t, []allocnet.HistoryEntry{
@@ -66,8 +71,8 @@ func TestEntries(t *testing.T) {
 		{Time: at(12), Program: "test[1]", Operation: "check", ID: "a", Seconds: 1, Error: "network is not as it was set up: no link", Kind: "unhealthy"},
 	}, history(t, dir, "a", 0))
 	require.Equal(t, []allocnet.HistoryEntry{{
-		Time: at(17), Program: "test[1]", Operation: "gc", ID: "b", Seconds: 4,
-		Steps: []allocnet.HistoryStep{{Step: "del", At: 3, Seconds: 1}}, Forced: forced,
+		Time: at(18), Program: "test[1]", Operation: "gc", ID: "b", Seconds: 5,
+		Steps: []allocnet.HistoryStep{{Step: "del", At: 3, Seconds: 2}}, Forced: forced,
 	}}, history(t, dir, "b", 0))
 	require.Len(t, history(t, dir, "", 2), 2)
 	require.Equal(t, "check", history(t, dir, "", 2)[0].Operation, "the latest, oldest first")
@@ -83,16 +88,15 @@ func TestForcedOfAnother(t *testing.T) {
 		s := allocnet.Step{Operation: "setup", Name: allocnet.StepForce, ID: id}
 		during := j.Begin(ctx, s)
 		if id == "b" {
-			j.Forced(id, []allocnet.Leftover{{Kind: allocnet.KindLink, Object: "veth1"}})
+			j.Forced(during, id, []allocnet.Leftover{{Kind: allocnet.KindLink, Object: "veth1"}})
 		}
 		j.End(during, s, nil)
 	}
 	j.End(ctx, setup, nil)
 	outside := allocnet.Step{Name: allocnet.StepForce, ID: "pool-1"} // a slot has no history
 	ctx = j.Begin(context.Background(), outside)
-	j.Forced("pool-1", []allocnet.Leftover{{Kind: allocnet.KindLink, Object: "veth2"}})
+	j.Forced(ctx, "pool-1", []allocnet.Leftover{{Kind: allocnet.KindLink, Object: "veth2"}})
 	j.End(ctx, outside, nil)
-	require.Empty(t, j.forced)
 	operate(j, allocnet.Step{Operation: "teardown", ID: "b"}, nil, allocnet.Step{Name: allocnet.StepDel, ID: "b"})
 	of := history(t, dir, "b", 0)
 	require.Len(t, of, 2)
