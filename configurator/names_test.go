@@ -45,3 +45,14 @@ func TestTypesLeadNowhere(t *testing.T) {
 		}
 	}
 }
+
+// TestOperationsOnMany: an ID that could lead to another file is refused by operations on many
+// allocations as well.
+func TestOperationsOnMany(t *testing.T) {
+	h := newTestHost(t)
+	for _, id := range []string{"", "..", "../a", "a/b", strings.Repeat("x", 200)} {
+		_, err := h.Restore(t.Context(), id)
+		require.ErrorIs(t, err, ErrInvalidAllocation, "%q", id)
+		require.ErrorIs(t, h.CheckAll(t.Context(), []string{id})[id], ErrInvalidAllocation, "%q", id)
+	}
+}

@@ -164,6 +164,9 @@ func (c *Configurator) repairOne(ctx context.Context, s Scope, id string) (repai
 // withRecord calls act with the plan of an allocation of a scope, and holds its locks
 // meanwhile. The error is errGone if there is no such allocation any more.
 func (c *Configurator) withRecord(ctx context.Context, s Scope, id string, act func(*plan) error) error {
+	if err := validateID(id); err != nil {
+		return err
+	}
 	unlock, err := c.lock(ctx, id)
 	if err != nil {
 		return err

@@ -43,6 +43,11 @@ func (c *Configurator) Restore(ctx context.Context, ids ...string) (*RestoreRepo
 			return nil, err
 		}
 	}
+	for _, id := range ids {
+		if err := validateID(id); err != nil {
+			return nil, err
+		}
+	}
 	began := c.now()
 	restored, order, err := c.restoreAll(iptables.CheckOnce(ctx), Scope{}, ids)
 	took := c.now().Sub(began)
