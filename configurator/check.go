@@ -4,17 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
-	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/iptables"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/internal/state/netns"
 	"github.com/allocnet/allocnet/internal/state/record"
-	"github.com/allocnet/allocnet/sandbox"
 )
 
 // Check verifies that the network of an allocation is still as Setup left it. It runs CHECK
@@ -96,7 +93,7 @@ func (c *Configurator) examine(ctx context.Context, p *plan) error {
 	if p.Phase != record.Ready {
 		return unhealthy(fmt.Errorf("its record is in phase %q", p.Phase))
 	}
-	release, err := openNetns(p.Record)
+	release, err := netns.Open(p.Record)
 	defer release()
 	if err == nil {
 		err = errors.Join(checkInterfaces(p.Record), c.checkForwarding(ctx, p))
@@ -137,12 +134,7 @@ func (e faultError) Unwrap() error { return e.error }
 // for a missing network namespace or missing rules.
 func isFault(err error) bool {
 	var fault faultError
-	if errors.As(err, &fault) {
-		return true
-	}
-	return slices.ContainsFunc([]error{
-		fs.ErrNotExist, unix.ENOTDIR, sandbox.ErrNotNamespace, sandbox.ErrHostNamespace, errElsewhere, errFormerBoot, iptables.ErrMissing, ruleset.ErrMissing,
-	}, func(is error) bool { return errors.Is(err, is) })
+	return errors.As(err, &fault) || netns.IsMissing(err) || errors.Is(err, iptables.ErrMissing) || errors.Is(err, ruleset.ErrMissing)
 }
 
 // isPluginFault reports whether an error is a finding of a plugin. A plugin that runs to its

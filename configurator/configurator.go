@@ -17,6 +17,7 @@ import (
 	"github.com/allocnet/allocnet/internal/state/boot"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/journal"
+	"github.com/allocnet/allocnet/internal/state/netns"
 	"github.com/allocnet/allocnet/internal/state/policystate"
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/internal/state/statedir"
@@ -32,6 +33,7 @@ type Configurator struct {
 	confs    *conflist.Dir
 	store    *record.Store
 	policies *policystate.Store
+	netns    *netns.Notes
 	// processTag identifies plugin processes of this state directory: an entry of their
 	// CNI_PATH.
 	processTag string
@@ -123,6 +125,7 @@ func New(cfg Config) (*Configurator, error) {
 		checks:      runtime.GOMAXPROCS(0),
 	}
 	currentBoot := func() (string, error) { return c.boot() }
+	c.netns = &netns.Notes{Store: c.store, Dir: cfg.NetnsDir, Boot: currentBoot, Lock: c.lock}
 	c.store.InBoot(currentBoot)
 	plugins.InBoot(currentBoot)
 	return c, c.openPools()

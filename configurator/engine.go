@@ -3,6 +3,7 @@ package configurator
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/record"
+	"github.com/allocnet/allocnet/sandbox"
 )
 
 // nativeEngine is an engine that reports which networks it understands, and that repairs an
@@ -192,4 +194,16 @@ func (c *Configurator) runsInProcess(p *plan) bool {
 		}
 	}
 	return true
+}
+
+// requireInside returns an error if plugin binaries would run in the host's namespace: their
+// leftovers there cannot be distinguished from objects of other programs.
+func (c *Configurator) requireInside(p *plan) error {
+	if !p.NetnsOverride || c.runsInProcess(p) {
+		return nil
+	}
+	if err := sandbox.Validate(p.Netns); errors.Is(err, sandbox.ErrHostNamespace) {
+		return fmt.Errorf("%w: netns: %w, in which only native plugins can be run", ErrInvalidAllocation, err)
+	}
+	return nil
 }

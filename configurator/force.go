@@ -9,6 +9,7 @@ import (
 
 	"github.com/allocnet/allocnet/cleanup"
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/state/netns"
 	"github.com/allocnet/allocnet/internal/state/record"
 )
 
@@ -50,7 +51,7 @@ func (c *Configurator) Force(ctx context.Context, a Allocation) ([]Leftover, err
 	defer release()
 	// Read the record again under the lock: a Setup may have ended meanwhile.
 	if r, err := c.store.Get(a.ID); err == nil && r.Phase == record.Ready {
-		release, err := openNetns(r)
+		release, err := netns.Open(r)
 		release()
 		if err == nil {
 			return nil, fmt.Errorf("%w: %q in %q; tear it down", ErrSetUp, a.ID, r.Netns)
@@ -118,7 +119,7 @@ func (c *Configurator) lockRecord(ctx context.Context, a Allocation) (*plan, fun
 	}
 	release := func() {}
 	if err == nil {
-		if release, err = openNetns(p.Record); isLost(err) {
+		if release, err = netns.Open(p.Record); netns.IsLost(err) {
 			err = nil
 		}
 	}

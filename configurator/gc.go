@@ -92,7 +92,7 @@ func (c *Configurator) PlanGC(ctx context.Context, s Scope) (*GCReport, error) {
 		}
 	}
 	report.Records = before.of(report.Removed)
-	report.Destroyed, err = c.planNetns(s, report.Removed)
+	report.Destroyed, err = c.netns.PlanGC(s, report.Removed)
 	return report, errors.Join(append(errs, err)...)
 }
 
@@ -126,7 +126,7 @@ func (c *Configurator) gc(ctx context.Context, s Scope) (*GCReport, error) {
 	} else {
 		errs = append(errs, c.store.SweepPools())
 	}
-	report.Destroyed, err = c.gcNetns(ctx, s, report.Removed)
+	report.Destroyed, err = c.netns.GC(ctx, s, report.Removed)
 	errs = append(errs, err)
 	if reachesPlugins(s) {
 		errs = append(errs, c.gcPlugins(ctx, networks, s))
@@ -354,7 +354,7 @@ func (c *Configurator) collect(ctx context.Context, id string, how collection) (
 	}
 	p := c.planToRemove(r)
 	if how.scope.DestroyNetns && !r.Acknowledged { // Teardown has decided about the namespace
-		err = c.noteNetnsForTeardown(Allocation{ID: id}, how.dead...)
+		err = c.netns.AddForTeardown(Allocation{ID: id}, how.dead...)
 	}
 	if err == nil || errors.Is(err, ErrInUse) { // keep the namespace of another allocation
 		err = c.remove(ctx, p)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+	"github.com/allocnet/allocnet/internal/state/netns"
 	"github.com/allocnet/allocnet/internal/state/record"
 )
 
@@ -20,7 +21,7 @@ func checkInterfaces(r *record.Record) error {
 	if err != nil {
 		return faultError{err}
 	}
-	release, err := openNetns(r)
+	release, err := netns.Open(r)
 	if err != nil {
 		return err
 	}
@@ -43,7 +44,7 @@ func checkInterfaces(r *record.Record) error {
 // the name of one of its attachments. ADD would fail, and the DEL of the roll-back would
 // remove the existing interface.
 func unused(r *record.Record) error {
-	release, err := openNetns(r)
+	release, err := netns.Open(r)
 	if err != nil {
 		return err
 	}

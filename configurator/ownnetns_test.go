@@ -249,7 +249,7 @@ func TestGCWaitsForASetup(t *testing.T) {
 	h, foreign := ownHost(t)
 	unlock, err := h.lock(t.Context(), "a") // the lock that Setup holds
 	require.NoError(t, err)
-	made, err := h.makeNetns(t.Context(), &Allocation{ID: "a", Netns: "/run/own/a", OwnNetns: true})
+	made, err := h.netns.Make(t.Context(), &Allocation{ID: "a", Netns: "/run/own/a", OwnNetns: true})
 	require.NoError(t, err)
 	require.True(t, made)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)

@@ -295,7 +295,7 @@ func (c *Configurator) newSlot(ctx context.Context, p *pool) (s *slot, err error
 	switch {
 	case err == nil:
 		return s, nil
-	case s != nil && c.hasRecord(s.ID): // something of it may be left
+	case s != nil && c.store.Has(s.ID): // something of it may be left
 		p.addFailed([]*slot{s})
 		return nil, err
 	}
@@ -323,7 +323,7 @@ func (c *Configurator) setUpSlot(ctx context.Context, s *slot) error {
 	// A namespace without a name needs no note. Written now, it costs the Setup only a
 	// rename.
 	note := record.Sandbox{Path: c.cfg.NetnsDir + "/", Identity: s.Namespace, Container: s.ID}
-	if err := c.noteNetns(s.ID, note); err != nil {
+	if err := c.netns.Add(s.ID, note); err != nil {
 		return errors.Join(err, c.store.Delete(s.ID))
 	}
 	if _, err = c.attach(ctx, s.plan); err != nil {

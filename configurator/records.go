@@ -13,6 +13,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/allocnet/allocnet/internal/engine"
+	"github.com/allocnet/allocnet/internal/state/netns"
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/portmap"
 )
@@ -51,7 +52,7 @@ func (c *Configurator) Get(ctx context.Context, id string) (*Record, error) {
 		return nil, err
 	}
 	public, err := publicRecord(r)
-	public.NetnsGone = public.NetnsGone || r.Netns != "" && isGone(r)
+	public.NetnsGone = public.NetnsGone || r.Netns != "" && netns.IsGone(r)
 	return public, err
 }
 
@@ -78,7 +79,7 @@ func unreadable(err error) bool {
 func publicRecord(r *record.Record) (*Record, error) {
 	public := &Record{
 		ID: r.ID, ContainerID: otherContainer(r), Scope: r.Scope, Labels: r.Labels, Policy: r.Policy, Netns: r.Netns, Phase: Phase(r.Phase), Acknowledged: r.Acknowledged, Engine: Engine(r.Engine),
-		PluginDirs: r.PluginDirs, Created: r.Created, Updated: r.Updated, NetnsGone: netnsGone(r), Args: publicArgs(r.Args), Revision: revisionOf(r),
+		PluginDirs: r.PluginDirs, Created: r.Created, Updated: r.Updated, NetnsGone: netns.Gone(r), Args: publicArgs(r.Args), Revision: revisionOf(r),
 	}
 	public.Ports, public.Unserved = served(r)
 	if limits, err := limitsOf(r); err == nil && limits != (Bandwidth{}) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 
+	"github.com/allocnet/allocnet/internal/state/netns"
 	"github.com/allocnet/allocnet/internal/state/record"
 )
 
@@ -93,7 +94,7 @@ func (c *Configurator) recoverOne(ctx context.Context, s Scope, id string, befor
 // recoverUpdate finishes an interrupted update of an allocation that is set up. Without its
 // network namespace there is nothing to change.
 func (c *Configurator) recoverUpdate(ctx context.Context, p *plan) error {
-	release, err := openNetns(p.Record)
+	release, err := netns.Open(p.Record)
 	defer release()
 	if err != nil {
 		return nil

@@ -12,6 +12,7 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/announce"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/redact"
+	"github.com/allocnet/allocnet/internal/state/netns"
 	"github.com/allocnet/allocnet/internal/state/record"
 )
 
@@ -124,7 +125,7 @@ func (c *Configurator) checkAll(ctx context.Context, s Scope, ids []string) []ou
 			if p.Pending != nil || p.Update != nil {
 				return fmt.Errorf("%w: an update, attach or detach was interrupted", ErrUnhealthy) // checkAndRepair finishes it
 			}
-			release, _ := openNetns(p.Record) // CHECK reports the error
+			release, _ := netns.Open(p.Record) // CHECK reports the error
 			defer release()
 			return c.checkRecord(ctx, p)
 		})
@@ -194,7 +195,7 @@ func (c *Configurator) withRecord(ctx context.Context, s Scope, id string, act f
 // checkAndRepair runs CHECK of an allocation. If that finds a fault, it restores what it can
 // without a DEL and runs CHECK again. The caller holds the lock of the allocation.
 func (c *Configurator) checkAndRepair(ctx context.Context, p *plan) (repaired bool, err error) {
-	release, gone := openNetns(p.Record) // CHECK reports the error
+	release, gone := netns.Open(p.Record) // CHECK reports the error
 	defer release()
 	if gone == nil && p.Phase == record.Ready {
 		if err := c.finishUpdate(ctx, p); err != nil {

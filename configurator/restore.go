@@ -8,6 +8,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/iptables"
+	"github.com/allocnet/allocnet/internal/state/netns"
 	"github.com/allocnet/allocnet/internal/state/record"
 )
 
@@ -93,7 +94,7 @@ func (c *Configurator) CheckAndRepair(ctx context.Context, id string) (repaired 
 	if r.Pool != "" {
 		c.recheckSlots()
 	}
-	if r.Phase != record.Ready || netnsGone(r) {
+	if r.Phase != record.Ready || netns.Gone(r) {
 		return false, fmt.Errorf("allocation %q in phase %q: %w", id, r.Phase, ErrNotFound)
 	}
 	began := c.now()
@@ -167,7 +168,7 @@ func (c *Configurator) restoreAll(ctx context.Context, s Scope, ids []string) (r
 func (c *Configurator) plansToRestore(s Scope, ids []string) (plans []*plan) {
 	for _, id := range ids {
 		r, err := c.store.Get(id)
-		if err == nil && r.Phase == record.Ready && covers(s, r) && !netnsGone(r) {
+		if err == nil && r.Phase == record.Ready && covers(s, r) && !netns.Gone(r) {
 			plans = append(plans, c.planOf(r))
 		}
 	}

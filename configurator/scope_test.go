@@ -177,8 +177,8 @@ func TestGCScopeDestroysNetns(t *testing.T) {
 	h, foreign := ownHost(t)
 	crashed := func(id, scope string) string {
 		a := Allocation{ID: id, OwnNetns: true, Scope: scope}
-		require.NoError(t, h.nameNetns(&a))
-		made, err := h.makeNetns(t.Context(), &a)
+		require.NoError(t, h.netns.Name(&a))
+		made, err := h.netns.Make(t.Context(), &a)
 		require.NoError(t, err)
 		require.True(t, made)
 		return a.Netns

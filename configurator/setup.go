@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/allocnet/allocnet/internal/redact"
+	"github.com/allocnet/allocnet/internal/state/netns"
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/portmap"
 )
@@ -89,20 +90,20 @@ func (c *Configurator) setUpNumbered(ctx context.Context, a Allocation) (*Status
 	if status, err := c.setupFromPool(ctx, &a, p); status != nil || err != nil {
 		return status, err
 	}
-	made, err := c.makeNetns(ctx, &a)
+	made, err := c.netns.Make(ctx, &a)
 	if err != nil {
 		return nil, err
 	}
 	status, err := c.setup(ctx, a, p)
 	if err != nil && made {
-		err = c.unmakeNetns(&a, err)
+		err = c.netns.Unmake(&a, err)
 	}
 	return status, err
 }
 
 // lockForSetup makes the plan of an allocation and locks the allocation.
 func (c *Configurator) lockForSetup(ctx context.Context, a *Allocation) (p *plan, unlock func(), err error) {
-	if err := c.nameNetns(a); err != nil {
+	if err := c.netns.Name(a); err != nil {
 		return nil, nil, err
 	}
 	p, err = c.planSetup(a)
@@ -145,7 +146,7 @@ func (c *Configurator) requireNew(a *Allocation) error {
 // of the allocation.
 func (c *Configurator) setup(ctx context.Context, a Allocation, p *plan) (*Status, error) {
 	c.teardowns.forget(a.ID)
-	release, netnsErr := bindNetns(p.Record)
+	release, netnsErr := netns.Bind(p.Record)
 	defer release()
 	current, err := c.currentPlan(ctx, a)
 	if err != nil {
@@ -266,7 +267,7 @@ func (c *Configurator) setupExisting(ctx context.Context, current *plan, wanted 
 // allocation and its networks.
 func (c *Configurator) replace(ctx context.Context, current *plan, listeners *listenerSearch, cause string) (*Status, error) {
 	c.cfg.Logger.Warn("network is not as it was set up; setting it up again", "alloc", current.ID, "error", cause)
-	release, err := bindNetns(current.Record)
+	release, err := netns.Bind(current.Record)
 	defer release()
 	if err != nil {
 		return nil, err
@@ -381,7 +382,7 @@ func (c *Configurator) conflictError(p *plan, err error) error {
 		return fmt.Errorf("%w: %w: tear that one down before, or choose another ID", ErrInvalidAllocation, namesake)
 	case errors.As(err, &ports) && ports.OtherID != p.ID:
 		other, otherErr := c.store.Get(ports.OtherID)
-		if otherErr == nil && isGone(other) {
+		if otherErr == nil && netns.IsGone(other) {
 			return fmt.Errorf("%w, whose network namespace %q is gone: tear that allocation down", err, other.Netns)
 		}
 	}

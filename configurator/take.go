@@ -16,6 +16,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/redact"
+	"github.com/allocnet/allocnet/internal/state/netns"
 	"github.com/allocnet/allocnet/internal/state/record"
 )
 
@@ -24,7 +25,7 @@ import (
 // Setup. The caller holds the lock of the allocation.
 func (c *Configurator) setupFromPool(ctx context.Context, a *Allocation, p *plan) (*Status, error) {
 	pool := c.poolFor(a)
-	if pool == nil || c.hasRecord(a.ID) {
+	if pool == nil || c.store.Has(a.ID) {
 		return nil, nil
 	}
 	if _, err := os.Lstat(a.Netns); !errors.Is(err, fs.ErrNotExist) {
@@ -209,7 +210,7 @@ func (c *Configurator) noteTaken(s *slot, a *Allocation) error {
 	if a.Scope == "" && a.Netns == filepath.Join(c.cfg.NetnsDir, a.ID) && c.store.MoveSandboxes(s.ID, a.ID) == nil {
 		return nil
 	}
-	err := c.noteNetns(a.ID, record.Sandbox{Path: a.Netns, Identity: s.Namespace, Scope: a.Scope, Container: s.ID})
+	err := c.netns.Add(a.ID, record.Sandbox{Path: a.Netns, Identity: s.Namespace, Scope: a.Scope, Container: s.ID})
 	return errors.Join(err, c.store.PutSandboxes(s.ID, nil))
 }
 
@@ -258,7 +259,7 @@ func (c *Configurator) undoTake(ctx context.Context, t *taking, cause error) err
 	if ended == nil && !errors.Is(cause, ErrPortTaken) {
 		t.pool.discardAll()
 	}
-	_, err := c.destroyNotedNetns(t.ID, every)
+	_, err := c.netns.Destroy(t.ID, netns.Every)
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return fmt.Errorf("set up allocation %q from a pool: %w", t.ID, errors.Join(cause, err))
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/engine/pluginexec"
 	"github.com/allocnet/allocnet/internal/redact"
+	"github.com/allocnet/allocnet/internal/state/netns"
 	"github.com/allocnet/allocnet/internal/state/record"
 )
 
@@ -53,7 +54,7 @@ func (c *Configurator) Teardown(ctx context.Context, a Allocation) error {
 // reports whether that was so. It checks the namespace while it holds the lock of the
 // allocation. If the namespace exists, or if there is no record, it does nothing.
 func (c *Configurator) TeardownGone(ctx context.Context, id string) (gone bool, err error) {
-	if r, err := c.load(id); err != nil || r.Netns == "" || !isGone(r) {
+	if r, err := c.load(id); err != nil || r.Netns == "" || !netns.IsGone(r) {
 		return false, ignoreNotFound(err)
 	}
 	err = c.operation(ctx, "teardown", id, func(ctx context.Context) error {
@@ -63,7 +64,7 @@ func (c *Configurator) TeardownGone(ctx context.Context, id string) (gone bool, 
 		}
 		defer unlock()
 		r, err := c.load(id)
-		if gone = err == nil && r.Netns != "" && isGone(r); !gone {
+		if gone = err == nil && r.Netns != "" && netns.IsGone(r); !gone {
 			return ignoreNotFound(err)
 		}
 		return c.remove(ctx, c.planToRemove(r))
@@ -91,7 +92,7 @@ func (c *Configurator) lockAndTeardown(ctx context.Context, a Allocation) error 
 	}
 	defer unlock()
 	if a.OwnNetns {
-		if err := c.noteNetnsForTeardown(a); err != nil {
+		if err := c.netns.AddForTeardown(a); err != nil {
 			return err
 		}
 	}
@@ -99,7 +100,7 @@ func (c *Configurator) lockAndTeardown(ctx context.Context, a Allocation) error 
 		c.teardowns.note(a.ID, c.requestOf(&a), c.now())
 	}
 	if err == nil && a.OwnNetns {
-		_, err = c.destroyNotedNetns(a.ID, every)
+		_, err = c.netns.Destroy(a.ID, netns.Every)
 	}
 	return err
 }
@@ -272,9 +273,9 @@ func (c *Configurator) detach(ctx context.Context, p *plan) error {
 func (c *Configurator) detachAfter(ctx context.Context, p *plan, addErr error) error {
 	c.recordDeleting(p.Record)
 	endFormerBoot(p.Record)
-	release, err := openNetns(p.Record)
+	release, err := netns.Open(p.Record)
 	defer release()
-	if err != nil && !isLost(err) {
+	if err != nil && !netns.IsLost(err) {
 		return wrapIncomplete(p.ID, err)
 	}
 	knowErr := c.recordAddresses(ctx, p)

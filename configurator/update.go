@@ -9,6 +9,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/engine/native"
+	"github.com/allocnet/allocnet/internal/state/netns"
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/portmap"
 )
@@ -119,7 +120,7 @@ func (c *Configurator) change(ctx context.Context, id, revision, network string,
 	if err != nil {
 		return nil, err
 	}
-	release, err := openNetns(p.Record)
+	release, err := netns.Open(p.Record)
 	defer release()
 	if err != nil {
 		return nil, fmt.Errorf("change allocation %q: %w: %w", id, ErrNotFound, err)
