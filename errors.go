@@ -4,10 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/allocnet/allocnet/internal/names"
@@ -164,7 +162,7 @@ func (e *ListenerError) Error() string {
 		next = "choose another host port: a container runtime reserves this one for another container"
 	}
 	return fmt.Sprintf("publish host port %s of allocation %q: %s of user %d listens on %s; %s",
-		published(e.Mapping), e.ID, process, e.UID, e.Address, next)
+		e.Mapping.Published(), e.ID, process, e.UID, e.Address, next)
 }
 
 // Unwrap returns ErrListener.
@@ -269,17 +267,8 @@ func (e *PortTakenError) Error() string {
 	if owner := (names.Owner{Network: e.Network, ID: e.ID, IfName: e.Interface, Instance: e.Instance}); owner != (names.Owner{}) {
 		text = owner.String()
 	}
-	return fmt.Sprintf("host port %s is taken by %s", published(e.Mapping), text)
+	return fmt.Sprintf("host port %s is taken by %s", e.Mapping.Published(), text)
 }
 
 // Is reports whether target is ErrPortTaken.
 func (e *PortTakenError) Is(target error) bool { return target == ErrPortTaken }
-
-// published returns a host port with its address, if it has one, and its protocol.
-func published(m portmap.Mapping) string {
-	port := strconv.Itoa(m.HostPort)
-	if m.HostIP != "" {
-		port = net.JoinHostPort(m.HostIP, port)
-	}
-	return port + "/" + m.Protocol
-}

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -284,3 +286,29 @@ func (c Config) validate() error {
 	}
 	return errors.Join(errs...)
 }
+
+// PortRange is a range of host ports, including both ends.
+type PortRange struct{ First, Last int }
+
+// DefaultDynamicPorts is the range of host ports that are picked for ports without a number. It
+// ends before the range from which Linux takes ports for outgoing connections
+// (net.ipv4.ip_local_port_range, 32768 to 60999).
+var DefaultDynamicPorts = PortRange{20000, 32000}
+
+// ParsePortRange reads a range as "20000-32000".
+func ParsePortRange(text string) (PortRange, error) {
+	first, last, found := strings.Cut(text, "-")
+	var r PortRange
+	var errs [2]error
+	r.First, errs[0] = strconv.Atoi(first)
+	r.Last, errs[1] = strconv.Atoi(last)
+	if !found || errors.Join(errs[:]...) != nil || !r.valid() {
+		return PortRange{}, fmt.Errorf("%q is not a range of ports: write it as 20000-32000", text)
+	}
+	return r, nil
+}
+
+// String returns the range as ParsePortRange reads it.
+func (r PortRange) String() string { return fmt.Sprintf("%d-%d", r.First, r.Last) }
+
+func (r PortRange) valid() bool { return 1 <= r.First && r.First <= r.Last && r.Last <= 65535 }

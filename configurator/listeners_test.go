@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/internal/hostports"
 	"github.com/allocnet/allocnet/internal/testing/fakeconmon"
 	"github.com/allocnet/allocnet/portmap"
 )
@@ -143,8 +144,8 @@ func TestManyListeners(t *testing.T) {
 	}
 	status, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)
-	require.Len(t, status.Warnings, maxListeners+1)
-	require.Equal(t, "processes of the host listen on 4 more published ports", status.Warnings[maxListeners])
+	require.Len(t, status.Warnings, hostports.MaxListeners+1)
+	require.Equal(t, "processes of the host listen on 4 more published ports", status.Warnings[hostports.MaxListeners])
 	require.NoError(t, h.Teardown(context.Background(), a))
 	h.cfg.Listeners = ListenerRefuse
 	_, err = h.restarted().Setup(t.Context(), a)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/allocnet/allocnet/internal/hostports"
 	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/internal/state/netns"
 	"github.com/allocnet/allocnet/internal/state/record"
@@ -172,7 +173,7 @@ func (c *Configurator) setup(ctx context.Context, a Allocation, p *plan) (*Statu
 		return nil, err
 	}
 	listeners := c.searchListeners(p.Record)
-	if err := c.refuseListeners(listeners, p.ID); err != nil {
+	if err := c.refuseListeners(ctx, listeners, p.ID); err != nil {
 		return nil, err
 	}
 	unlock, err := c.lockNetworks(ctx, p.Record)
@@ -191,7 +192,7 @@ func (c *Configurator) setup(ctx context.Context, a Allocation, p *plan) (*Statu
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("allocation %q was set up too late: %w", p.ID, errors.Join(err, c.undo(ctx, p)))
 	}
-	status.Created, status.Warnings = true, c.warnings(p.Ports, listeners, p.ID, status)
+	status.Created, status.Warnings = true, c.hostPorts().Warnings(ctx, p.Ports, listeners, p.ID, status)
 	return status, nil
 }
 
@@ -250,7 +251,7 @@ func (c *Configurator) setupExisting(ctx context.Context, current *plan, wanted 
 	if err == nil {
 		status, err := statusOf(current.Record)
 		if status, err = withAddress(current.Record, status, err); err == nil {
-			status.Warnings = c.warnings(current.Ports, listeners, current.ID, status)
+			status.Warnings = c.hostPorts().Warnings(ctx, current.Ports, listeners, current.ID, status)
 		}
 		return status, err
 	}
@@ -265,7 +266,7 @@ func (c *Configurator) setupExisting(ctx context.Context, current *plan, wanted 
 // the context ends meanwhile, it continues for rollBackTime, because the allocation would be lost.
 // If the state directory cannot be written, nothing is changed. The caller holds the locks of the
 // allocation and its networks.
-func (c *Configurator) replace(ctx context.Context, current *plan, listeners *listenerSearch, cause string) (*Status, error) {
+func (c *Configurator) replace(ctx context.Context, current *plan, listeners *hostports.Search, cause string) (*Status, error) {
 	c.cfg.Logger.Warn("network is not as it was set up; setting it up again", "alloc", current.ID, "error", cause)
 	release, err := netns.Bind(current.Record)
 	defer release()
@@ -289,7 +290,7 @@ func (c *Configurator) replace(ctx context.Context, current *plan, listeners *li
 		return nil, err
 	}
 	status.SetUpAgain = true
-	status.Warnings = append([]string{setUpAgain(before, status, cause)}, c.warnings(current.Ports, listeners, current.ID, status)...)
+	status.Warnings = append([]string{setUpAgain(before, status, cause)}, c.hostPorts().Warnings(ctx, current.Ports, listeners, current.ID, status)...)
 	return status, nil
 }
 

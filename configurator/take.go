@@ -15,6 +15,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/allocnet/allocnet/internal/engine"
+	"github.com/allocnet/allocnet/internal/hostports"
 	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/internal/state/netns"
 	"github.com/allocnet/allocnet/internal/state/record"
@@ -136,7 +137,7 @@ func (c *Configurator) take(ctx context.Context, t *taking) (*Status, error) {
 	t.Netns, t.Namespace, t.Slot, t.Engine = t.alloc.Netns, t.slot.Namespace, t.slot.ID, t.slot.Engine
 	t.networks, t.Attachments = t.slot.networks, slices.Clone(t.slot.Attachments)
 	results := t.slot.resultsAt(t.plan)
-	listeners, err := c.admitTake(t.plan)
+	listeners, err := c.admitTake(ctx, t.plan)
 	var unlock func()
 	if err == nil {
 		unlock, err = c.lockNetworks(ctx, t.Record)
@@ -169,7 +170,7 @@ func (c *Configurator) take(ctx context.Context, t *taking) (*Status, error) {
 		c.cfg.Logger.Warn("a descriptor of a network namespace could not be closed", "alloc", t.ID, "error", err)
 	}
 	t.pool.release()
-	status.Created, status.Warnings = true, c.warnings(t.Ports, listeners, t.ID, status)
+	status.Created, status.Warnings = true, c.hostPorts().Warnings(ctx, t.Ports, listeners, t.ID, status)
 	return status, nil
 }
 
@@ -196,13 +197,13 @@ func (s *slot) resultsAt(p *plan) []*types100.Result {
 }
 
 // admitTake returns the errors with which an ordinary Setup refuses an allocation.
-func (c *Configurator) admitTake(p *plan) (*listenerSearch, error) {
+func (c *Configurator) admitTake(ctx context.Context, p *plan) (*hostports.Search, error) {
 	if err := c.requireServed(p); err != nil {
 		return nil, err
 	}
 	noteUnserved(p)
 	listeners := c.searchListeners(p.Record)
-	return listeners, c.refuseListeners(listeners, p.ID)
+	return listeners, c.refuseListeners(ctx, listeners, p.ID)
 }
 
 // noteTaken notes that the network namespace of a slot is that of an allocation.

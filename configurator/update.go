@@ -9,6 +9,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/engine/native"
+	"github.com/allocnet/allocnet/internal/hostports"
 	"github.com/allocnet/allocnet/internal/state/netns"
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/portmap"
@@ -65,12 +66,12 @@ func (c *Configurator) Update(ctx context.Context, id string, change Change) (st
 }
 
 // updatePicked is Update with ports to publish that have no number.
-func (c *Configurator) updatePicked(ctx context.Context, change Change, k *picker) (status *Status, err error) {
+func (c *Configurator) updatePicked(ctx context.Context, change Change, k *hostports.Picker) (status *Status, err error) {
 	for {
-		if change.Publish, err = k.pick(ctx); err != nil {
+		if change.Publish, err = k.Pick(ctx); err != nil {
 			return nil, err
 		}
-		if status, err = c.update(ctx, k.id, change); err == nil || !k.again(err) {
+		if status, err = c.update(ctx, k.ID, change); err == nil || !k.Again(err) {
 			return status, err
 		}
 	}
@@ -189,7 +190,7 @@ func (c *Configurator) changeTo(ctx context.Context, p *plan, target *record.Aim
 	unhealthy := c.repairBefore(ctx, p)
 	more := added(before.Ports, target.Ports)
 	listeners := c.searchListeners(&record.Record{ID: p.ID, ContainerID: p.ContainerID, Ports: more})
-	if err := c.refuseListeners(listeners, p.ID); err != nil {
+	if err := c.refuseListeners(ctx, listeners, p.ID); err != nil {
 		return nil, err
 	}
 	if err := c.step(ctx, StepClaim, p.Record, func(ctx context.Context) error { return c.beginUpdate(ctx, p, intent) }); err != nil {
@@ -201,7 +202,7 @@ func (c *Configurator) changeTo(ctx context.Context, p *plan, target *record.Aim
 	}
 	status, err := statusOf(done)
 	if err == nil {
-		status.Warnings = append(unhealthy, c.warnings(more, listeners, p.ID, status)...)
+		status.Warnings = append(unhealthy, c.hostPorts().Warnings(ctx, more, listeners, p.ID, status)...)
 	}
 	return status, err
 }

@@ -1,9 +1,21 @@
 package portmap
 
 import (
+	"net"
 	"net/netip"
+	"strconv"
 	"strings"
 )
+
+// Published returns the host port with its address, if it has one, and its protocol, such as
+// "192.0.2.1:8080/tcp".
+func (m Mapping) Published() string {
+	port := strconv.Itoa(m.HostPort)
+	if m.HostIP != "" {
+		port = net.JoinHostPort(m.HostIP, port)
+	}
+	return port + "/" + m.Protocol
+}
 
 // Overlaps reports whether one packet can match both mappings: protocol and host
 // port are the same, and the host IPs have an address in common. The host IP ""

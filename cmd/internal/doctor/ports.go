@@ -11,8 +11,8 @@ import (
 	"github.com/google/nftables"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/hostports"
 	"github.com/allocnet/allocnet/internal/iptables"
-	"github.com/allocnet/allocnet/internal/listeners"
 	"github.com/allocnet/allocnet/internal/netlink/netfilter"
 	"github.com/allocnet/allocnet/internal/netlink/sockdiag"
 	"github.com/allocnet/allocnet/portmap"
@@ -24,7 +24,7 @@ func checkListeners(_ context.Context, h *Host) (findings []Finding, err error) 
 	for _, r := range h.ready() {
 		all = append(all, r.Ports...)
 	}
-	found, err := listeners.Look(all)
+	found, err := hostports.Look(all)
 	if err != nil || len(found) == 0 {
 		return nil, err
 	}
@@ -32,13 +32,13 @@ func checkListeners(_ context.Context, h *Host) (findings []Finding, err error) 
 	for _, l := range found {
 		inodes = append(inodes, l.Inode)
 	}
-	processes, reserved := sockdiag.Processes(inodes...), listeners.FindReservations(found)
+	processes, reserved := sockdiag.Processes(inodes...), hostports.FindReservations(found)
 	for _, r := range h.ready() {
 		is4 := func(a netip.Addr) bool { return a.Is4() }
 		is6 := func(a netip.Addr) bool { return a.Is6() }
 		own := addressesOf(r)
 		others := reserved.Others(found, cmp.Or(r.ContainerID, r.ID))
-		for _, p := range listeners.Among(others, r.Ports, slices.ContainsFunc(own, is4), slices.ContainsFunc(own, is6)) {
+		for _, p := range hostports.Among(others, r.Ports, slices.ContainsFunc(own, is4), slices.ContainsFunc(own, is6)) {
 			who, stop := fmt.Sprintf("a process of user %d", p.Listener.UID), "end that process"
 			if process, known := processes[p.Listener.Inode]; known {
 				who, stop = fmt.Sprintf("%s (process %d)", process.Name, process.PID), fmt.Sprintf("kill %d", process.PID)

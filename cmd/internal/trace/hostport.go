@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/listeners"
+	"github.com/allocnet/allocnet/internal/hostports"
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/netlink/sockdiag"
@@ -70,7 +70,7 @@ func (f *tracer) process(context.Context) error {
 	if err != nil {
 		return err
 	}
-	reserved := listeners.FindReservations(found)
+	reserved := hostports.FindReservations(found)
 	for _, l := range describe(reserved.Others(found, cmp.Or(f.Record.ContainerID, f.Record.ID))) {
 		next := "let it listen on another port: the allocation gets the packets"
 		if container := reserved[l.inode]; container != "" {
@@ -97,7 +97,7 @@ type described struct {
 	text  string
 }
 
-// describe names the processes of listeners.
+// describe names the processes of hostports.
 func describe(found []sockdiag.Listener) (list []described) {
 	var inodes []uint32
 	for _, l := range found {

@@ -1,4 +1,4 @@
-package listeners
+package hostports
 
 import (
 	"os"

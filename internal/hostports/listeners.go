@@ -1,6 +1,7 @@
-// Package listeners finds the processes of the host that listen on published host ports.
-// The packets to such a port are redirected to an allocation, and do not reach the process.
-package listeners
+// Package hostports finds what the host does with the host ports of allocations: processes that listen
+// on them, whose packets are redirected to an allocation and do not reach them, addresses on which
+// they do not answer, and numbers that are free.
+package hostports
 
 import (
 	"net/netip"
@@ -24,7 +25,7 @@ var protocols = map[string]uint8{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UD
 const mostProbed = 8
 
 // Unused reports whether nothing listens on the host ports of mappings, in the network
-// namespace of the calling thread. If it returns false, Look tells.
+// namespace of the calling thread. If it returns false, call Look to list them.
 func Unused(mappings []portmap.Mapping) bool {
 	return len(mappings) <= mostProbed && sockdiag.Unused(wanted(mappings)...)
 }

@@ -1,0 +1,66 @@
+package configurator
+
+import (
+	"cmp"
+	"context"
+	"errors"
+
+	"github.com/allocnet/allocnet/internal/hostports"
+	"github.com/allocnet/allocnet/internal/state/record"
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// hostPorts looks at what the host does with published ports.
+func (c *Configurator) hostPorts() hostports.Checker {
+	return hostports.Checker{Ignore: c.cfg.Listeners == ListenerIgnore, Logger: c.cfg.Logger, First: c.warned.first}
+}
+
+// searchListeners starts a search for processes of the host that listen on the host ports of a
+// record.
+func (c *Configurator) searchListeners(r *record.Record) *hostports.Search {
+	return c.hostPorts().Search(r.Ports, cmp.Or(r.ContainerID, r.ID))
+}
+
+// refuseListeners waits for a search and returns an error for each listener, if the Config is
+// ListenerRefuse.
+func (c *Configurator) refuseListeners(ctx context.Context, s *hostports.Search, id string) error {
+	if c.cfg.Listeners != ListenerRefuse {
+		return nil
+	}
+	return s.Errors(ctx, id)
+}
+
+// pickerFor returns what picks numbers for the ports of an allocation; nil if all of them have a
+// number.
+func (c *Configurator) pickerFor(id string, ports []portmap.Port) *hostports.Picker {
+	return hostports.NewPicker(hostports.PickerOptions{
+		Store: c.store, ID: id, First: c.cfg.DynamicPorts.First, Last: c.cfg.DynamicPorts.Last, IgnoreHostIP: c.cfg.IgnorePortMappingHostIP,
+	}, ports)
+}
+
+// setUpPicked is Setup of an allocation with ports that have no number.
+func (c *Configurator) setUpPicked(ctx context.Context, a Allocation, k *hostports.Picker) (*Status, error) {
+	ports := k.Keep()
+	for {
+		var err error
+		if ports == nil {
+			if ports, err = k.Pick(ctx); err != nil {
+				return nil, err
+			}
+		}
+		a.Ports = ports
+		status, err := c.setUpNumbered(ctx, a)
+		kept := k.Kept()
+		switch ports = nil; {
+		case err == nil, ctx.Err() != nil:
+			return status, err
+		case k.Again(err):
+		case errors.Is(err, ErrDifferent) && !kept: // another Setup of the ID was quicker
+			if ports = k.Keep(); ports == nil {
+				return nil, err
+			}
+		default:
+			return nil, err
+		}
+	}
+}
