@@ -14,11 +14,11 @@ import (
 
 // This file computes what an update aims at. Nothing in it changes anything.
 
-// aimOf returns what an allocation has after a change. It is about all that the change names,
+// aim returns what an allocation has after a change. It is about all that the change names,
 // also if the record has that already, because another program may have removed it.
-func (c *Configurator) aimOf(p *plan, change Change) (*record.Aim, error) {
+func (p *plan) aim(change Change, o portmap.Options) (*record.Aim, error) {
 	r := p.Record
-	ports, err := c.portsAfter(r, change)
+	ports, err := portsAfter(r, change, o)
 	if err != nil {
 		return nil, err
 	}
@@ -57,12 +57,12 @@ func (p *plan) hasLabelsAndPolicy(aim *record.Aim) bool {
 }
 
 // portsAfter returns the host ports of an allocation after a change.
-func (c *Configurator) portsAfter(r *record.Record, change Change) ([]portmap.Mapping, error) {
-	gone, err := portmap.Mappings(ofEveryProtocol(change.Unpublish), portmap.Options{IgnoreHostIP: c.cfg.IgnorePortMappingHostIP})
+func portsAfter(r *record.Record, change Change, o portmap.Options) ([]portmap.Mapping, error) {
+	gone, err := portmap.Mappings(ofEveryProtocol(change.Unpublish), o)
 	if err != nil {
 		return nil, fmt.Errorf("%w: unpublish: %w", ErrInvalidAllocation, err)
 	}
-	added, err := portmap.Mappings(change.Publish, portmap.Options{IgnoreHostIP: c.cfg.IgnorePortMappingHostIP})
+	added, err := portmap.Mappings(change.Publish, o)
 	if err != nil {
 		return nil, fmt.Errorf("%w: publish: %w", ErrInvalidAllocation, err)
 	}

@@ -90,12 +90,16 @@ func (c *Configurator) planSetup(a *Allocation) (*plan, error) {
 		return nil, err
 	}
 	p := &plan{Record: r}
-	return p, errors.Join(validateBounds(r), c.planConflists(p, a))
+	return p, errors.Join(validateBounds(r), p.addConflists(a))
+}
+
+func (c *Configurator) portOptions() portmap.Options {
+	return portmap.Options{IgnoreHostIP: c.cfg.IgnorePortMappingHostIP}
 }
 
 // mappings returns the port mappings of an allocation, one per port and protocol.
 func (c *Configurator) mappings(a *Allocation) ([]portmap.Mapping, error) {
-	mappings, err := portmap.Mappings(a.Ports, portmap.Options{IgnoreHostIP: c.cfg.IgnorePortMappingHostIP})
+	mappings, err := portmap.Mappings(a.Ports, c.portOptions())
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidAllocation, err)
 	}
@@ -121,8 +125,8 @@ func (c *Configurator) newRecord(a *Allocation, ports []portmap.Mapping) (*recor
 	}, err
 }
 
-// planConflists plans the networks whose configuration the allocation contains.
-func (c *Configurator) planConflists(p *plan, a *Allocation) error {
+// addConflists adds the networks whose configuration the allocation contains.
+func (p *plan) addConflists(a *Allocation) error {
 	for i, text := range a.Conflists {
 		if err := validateDocument(fmt.Sprintf("conflists[%d]", i), text); err != nil {
 			return err
@@ -134,7 +138,7 @@ func (c *Configurator) planConflists(p *plan, a *Allocation) error {
 		if n.IsOurs() {
 			return fmt.Errorf("%w: conflists[%d]: type %q would call itself", ErrInvalidAllocation, i, conflist.OwnType)
 		}
-		if err := planNetwork(p, n); err != nil {
+		if err := p.addNetwork(n); err != nil {
 			return err
 		}
 	}
@@ -157,15 +161,15 @@ func (c *Configurator) planNetworks(p *plan) error {
 		if err != nil {
 			return err
 		}
-		if err := planNetwork(p, n); err != nil {
+		if err := p.addNetwork(n); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// planNetwork adds a network to the plan.
-func planNetwork(p *plan, n *conflist.Network) error {
+// addNetwork adds a network to the plan.
+func (p *plan) addNetwork(n *conflist.Network) error {
 	for _, earlier := range p.Attachments {
 		if earlier.Network == n.Name {
 			return fmt.Errorf("%w: network %q is named twice", ErrInvalidAllocation, n.Name)

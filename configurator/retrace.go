@@ -52,7 +52,7 @@ func (c *Configurator) attachTraced(p *plan, traces []cleanup.Trace) bool {
 	networks, _ := c.confs.Networks()
 	for _, n := range networks {
 		if !slices.ContainsFunc(p.Attachments, func(at record.Attachment) bool { return at.Network == n.Name }) && c.isTraced(p, n, traces) {
-			if planNetwork(p, n) != nil {
+			if p.addNetwork(n) != nil {
 				return false
 			}
 		}

@@ -247,7 +247,7 @@ func (c *Configurator) planWithoutRecord(a Allocation) *plan {
 	ports, portErr := c.mappings(&a)
 	r, requestErr := c.newRecord(&a, ports)
 	p := &plan{Record: r}
-	networksErr := errors.Join(c.planConflists(p, &a), c.planNetworks(p))
+	networksErr := errors.Join(p.addConflists(&a), c.planNetworks(p))
 	if networksErr == nil {
 		noteUnserved(p)
 	}

@@ -79,7 +79,7 @@ func (c *Configurator) updatePicked(ctx context.Context, change Change, k *hostp
 
 func (c *Configurator) update(ctx context.Context, id string, change Change) (*Status, error) {
 	return c.change(ctx, id, change.Revision, "", func(p *plan) (*Status, error) {
-		target, err := c.aimOf(p, change)
+		target, err := p.aim(change, c.portOptions())
 		switch {
 		case err != nil:
 			return nil, err
