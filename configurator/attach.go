@@ -6,14 +6,13 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/plan"
 	policyplugin "github.com/allocnet/allocnet/internal/plugins/policy"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/record"
-	"github.com/allocnet/allocnet/portmap"
 )
 
 // Attach adds a network to an allocation that is set up: an interface in its network namespace,
@@ -38,7 +37,7 @@ func (c *Configurator) Attach(ctx context.Context, id, network string, o AttachO
 		if err != nil {
 			return err
 		}
-		status, err = c.change(ctx, id, o.Revision, n.Name, func(p *plan) (*Status, error) {
+		status, err = c.change(ctx, id, o.Revision, n.Name, func(p *plan.Plan) (*Status, error) {
 			return c.addNetwork(ctx, p, n, o.Interface)
 		})
 		return err
@@ -48,11 +47,11 @@ func (c *Configurator) Attach(ctx context.Context, id, network string, o AttachO
 
 // addNetwork adds an attachment with the given interface. Without a name, it passes over those
 // that something else has in the network namespace, such as another allocation of a runtime.
-func (c *Configurator) addNetwork(ctx context.Context, p *plan, n *conflist.Network, given string) (*Status, error) {
+func (c *Configurator) addNetwork(ctx context.Context, p *plan.Plan, n *conflist.Network, given string) (*Status, error) {
 	for number := 0; ; number++ {
 		name := given
 		if name == "" {
-			if name = p.InterfacePrefix + strconv.Itoa(number); p.interfaceAt(name) >= 0 {
+			if name = p.InterfacePrefix + strconv.Itoa(number); p.InterfaceAt(name) >= 0 {
 				continue
 			}
 		}
@@ -80,8 +79,8 @@ const maxInterfaces = 1000
 // the process, Recover, Repair and the next change of the allocation finish it.
 func (c *Configurator) Detach(ctx context.Context, id, interfaceName, revision string) (status *Status, err error) {
 	err = c.operation(ctx, "detach", id, func(ctx context.Context) error {
-		status, err = c.change(ctx, id, revision, "", func(p *plan) (*Status, error) {
-			i, err := p.detachable(interfaceName)
+		status, err = c.change(ctx, id, revision, "", func(p *plan.Plan) (*Status, error) {
+			i, err := p.Detachable(interfaceName)
 			if err != nil {
 				return nil, fmt.Errorf("detach interface %q of allocation %q: %w", interfaceName, id, err)
 			}
@@ -93,8 +92,8 @@ func (c *Configurator) Detach(ctx context.Context, id, interfaceName, revision s
 }
 
 // planAttachment returns the plan of a new attachment alone.
-func (c *Configurator) planAttachment(p *plan, n *conflist.Network, name string) (*plan, error) {
-	if err := p.requireNative(); err != nil {
+func (c *Configurator) planAttachment(p *plan.Plan, n *conflist.Network, name string) (*plan.Plan, error) {
+	if err := p.RequireNative(); err != nil {
 		return nil, err
 	}
 	if n.IsLoopback() {
@@ -103,21 +102,21 @@ func (c *Configurator) planAttachment(p *plan, n *conflist.Network, name string)
 	if slices.ContainsFunc(p.Attachments, func(a record.Attachment) bool { return a.Network == n.Name }) {
 		return nil, fmt.Errorf("%w: the allocation is attached to it already", ErrInvalidAllocation)
 	}
-	if err := validateNetworkName(n); err != nil {
+	if err := plan.ValidateNetworkName(n); err != nil {
 		return nil, err
 	}
-	n, err := n.WithoutCapabilities(oneInterface...)
+	n, err := n.WithoutCapabilities(plan.OneInterface...)
 	if err != nil {
 		return nil, err
 	}
 	if err := names.ValidateInterface(name); err != nil {
 		return nil, fmt.Errorf("%w: interface: %w", ErrInvalidAllocation, err)
 	}
-	if p.interfaceAt(name) >= 0 {
+	if p.InterfaceAt(name) >= 0 {
 		return nil, fmt.Errorf("%w: it has an interface %q already", ErrInUse, name)
 	}
-	one := p.single(record.Attachment{Network: n.Name, IfName: name, Attached: true, Config: n.Bytes}, n)
-	if err := one.requirePolicies(p.Policy); err != nil {
+	one := p.Single(record.Attachment{Network: n.Name, IfName: name, Attached: true, Config: n.Bytes}, n)
+	if err := one.RequirePolicies(p.Policy); err != nil {
 		return nil, err
 	}
 	c.noteBinaries(one)
@@ -127,52 +126,10 @@ func (c *Configurator) planAttachment(p *plan, n *conflist.Network, name string)
 	return one, nil
 }
 
-// interfaceAt returns the index of the attachment with an interface; -1 if there is none.
-func (p *plan) interfaceAt(name string) int {
-	return slices.IndexFunc(p.Attachments, func(a record.Attachment) bool { return a.IfName == name })
-}
-
-// single returns the plan of one attachment alone, without the host ports of the allocation.
-func (p *plan) single(a record.Attachment, n *conflist.Network) *plan {
-	r := *p.Record
-	r.Attachments, r.Pending, r.Previous, r.Ports = []record.Attachment{a}, nil, nil, nil
-	return &plan{Record: &r, networks: []*conflist.Network{n}, others: p.Attachments}
-}
-
-// detachable returns the index of the attachment with an interface, if Detach can remove it.
-func (p *plan) detachable(interfaceName string) (int, error) {
-	if err := p.requireNative(); err != nil {
-		return 0, err
-	}
-	i := p.interfaceAt(interfaceName)
-	switch {
-	case i < 0:
-		return 0, &noInterfaceError{p.Record}
-	case i == primaryOf(p.Record) || p.Attachments[i].Loopback:
-		return 0, fmt.Errorf("%w: it is that of the first network, or the loopback: tear the allocation down", ErrCannotUpdate)
-	case len(p.Ports) > 0 && p.networks[i].Declares(portmap.Capability):
-		return 0, fmt.Errorf("%w: the network publishes the host ports: unpublish them first", ErrCannotUpdate)
-	}
-	return i, nil
-}
-
-// noInterfaceError reports that an allocation does not have an interface. errors.Is finds ErrNotFound.
-type noInterfaceError struct{ of *record.Record }
-
-func (e *noInterfaceError) Error() string {
-	var has []string
-	for _, a := range e.of.Attachments {
-		has = append(has, a.IfName)
-	}
-	return "it has no such interface; it has " + strings.Join(has, ", ")
-}
-
-func (e *noInterfaceError) Is(target error) bool { return target == ErrNotFound }
-
 // addAttachment records the intent, runs ADD of the attachment of one, and records the result.
 // If that fails, it removes the attachment again.
-func (c *Configurator) addAttachment(ctx context.Context, p, one *plan) (*Status, error) {
-	intent := p.changed(func(r *record.Record) { r.Pending = &one.Attachments[0] })
+func (c *Configurator) addAttachment(ctx context.Context, p, one *plan.Plan) (*Status, error) {
+	intent := p.Changed(func(r *record.Record) { r.Pending = &one.Attachments[0] })
 	if err := c.reserve(ctx, intent); err != nil {
 		return nil, err
 	}
@@ -192,20 +149,20 @@ func (c *Configurator) addAttachment(ctx context.Context, p, one *plan) (*Status
 	if err == nil {
 		err = ctx.Err()
 	}
-	done := p.with(append(slices.Clone(p.Attachments), one.Attachments[0]), append(slices.Clone(p.networks), one.networks[0]))
+	done := p.With(append(slices.Clone(p.Attachments), one.Attachments[0]), append(slices.Clone(p.Networks), one.Networks[0]))
 	if err == nil {
 		err = c.step(ctx, StepRecord, done.Record, func(context.Context) error { return c.put(done.Record) })
 	}
 	if err != nil {
 		return nil, errors.Join(err, c.undoAttach(ctx, p, intent, err))
 	}
-	return statusOf(done.Record)
+	return plan.StatusOf(done.Record)
 }
 
 // enforceOnAll makes the policies of an allocation apply to its addresses on every network, before one
 // more network is attached.
-func (c *Configurator) enforceOnAll(ctx context.Context, p *plan) error {
-	if !p.declares(policyplugin.Capability) {
+func (c *Configurator) enforceOnAll(ctx context.Context, p *plan.Plan) error {
+	if !p.Declares(policyplugin.Capability) {
 		return nil
 	}
 	return c.apply(ctx, StepEnforce, p, func(ctx context.Context, request *engine.Request) error {
@@ -214,25 +171,9 @@ func (c *Configurator) enforceOnAll(ctx context.Context, p *plan) error {
 	})
 }
 
-// with returns the plan with other attachments, and with their networks.
-func (p *plan) with(attachments []record.Attachment, networks []*conflist.Network) *plan {
-	other := p.changed(func(r *record.Record) {
-		r.Attachments, r.Pending = attachments, nil
-		r.Revision++
-		if !r.Inline {
-			r.Requested = nil
-			for _, a := range attachments {
-				r.Requested = append(r.Requested, a.Network)
-			}
-		}
-	})
-	other.networks = networks
-	return other
-}
-
 // undoAttach removes an attachment after an ADD that failed with cause, and records that nothing
 // has changed.
-func (c *Configurator) undoAttach(ctx context.Context, p, intent *plan, cause error) error {
+func (c *Configurator) undoAttach(ctx context.Context, p, intent *plan.Plan, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
 	if errors.Is(cause, engine.ErrNothingDone) {
@@ -245,13 +186,13 @@ func (c *Configurator) undoAttach(ctx context.Context, p, intent *plan, cause er
 }
 
 // removeAttachment records the intent, and runs DEL of one attachment.
-func (c *Configurator) removeAttachment(ctx context.Context, p *plan, i int) (*Status, error) {
+func (c *Configurator) removeAttachment(ctx context.Context, p *plan.Plan, i int) (*Status, error) {
 	gone := p.Attachments[i]
-	done := p.with(slices.Delete(slices.Clone(p.Attachments), i, i+1), slices.Delete(slices.Clone(p.networks), i, i+1))
+	done := p.With(slices.Delete(slices.Clone(p.Attachments), i, i+1), slices.Delete(slices.Clone(p.Networks), i, i+1))
 	done.Pending = &gone
-	if !done.declares(bandwidth) { // a Setup could not request limits of the remaining networks
+	if !done.Declares(plan.Bandwidth) { // a Setup could not request limits of the remaining networks
 		var err error
-		if done.Capabilities, err = withLimits(p.Capabilities, Bandwidth{}); err != nil {
+		if done.Capabilities, err = plan.WithLimits(p.Capabilities, Bandwidth{}); err != nil {
 			return nil, err
 		}
 	}
@@ -261,17 +202,17 @@ func (c *Configurator) removeAttachment(ctx context.Context, p *plan, i int) (*S
 	if err := c.dropPending(ctx, done); err != nil {
 		return nil, fmt.Errorf("detach interface %q of allocation %q: %w: %w", gone.IfName, p.ID, ErrIncomplete, err)
 	}
-	return statusOf(done.Record)
+	return plan.StatusOf(done.Record)
 }
 
 // dropPending runs DEL of the attachment that is being added or removed, and records that it is
 // gone.
-func (c *Configurator) dropPending(ctx context.Context, p *plan) error {
+func (c *Configurator) dropPending(ctx context.Context, p *plan.Plan) error {
 	n, err := c.confs.Recorded(p.Pending.Network, p.Pending.Config)
 	if err != nil {
 		return err
 	}
-	one := p.single(*p.Pending, n)
+	one := p.Single(*p.Pending, n)
 	err = c.step(ctx, StepDel, one.Record, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 		defer cancel()
@@ -290,7 +231,7 @@ func (c *Configurator) dropPending(ctx context.Context, p *plan) error {
 
 // finishPending finishes an Attach or Detach that was interrupted, if there is one. The caller
 // holds the locks of the allocation and its networks, and has opened its network namespace.
-func (c *Configurator) finishPending(ctx context.Context, p *plan) error {
+func (c *Configurator) finishPending(ctx context.Context, p *plan.Plan) error {
 	if p.Pending == nil {
 		return nil
 	}
@@ -303,7 +244,7 @@ func (c *Configurator) finishPending(ctx context.Context, p *plan) error {
 
 // planToRemove is planOf for the removal of the whole allocation: it includes an attachment that
 // is being added or removed.
-func (c *Configurator) planToRemove(r *record.Record) *plan {
+func (c *Configurator) planToRemove(r *record.Record) *plan.Plan {
 	if r.Pending != nil {
 		r.Attachments, r.Pending = append(slices.Clone(r.Attachments), *r.Pending), nil
 	}

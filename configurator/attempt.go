@@ -9,14 +9,15 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/allocnet/allocnet/internal/engine"
+	"github.com/allocnet/allocnet/internal/plan"
 	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/internal/state/lease"
 	"github.com/allocnet/allocnet/internal/state/record"
 )
 
-// attach runs attempts until one succeeds or fails permanently. The caller has written the
-// record of the intent. attach deletes it when it gives up.
-func (c *Configurator) attach(ctx context.Context, p *plan) (*Status, error) {
+// addWithRetries runs attempts until one succeeds or fails permanently. The caller has written the
+// record of the intent. addWithRetries deletes it when it gives up.
+func (c *Configurator) addWithRetries(ctx context.Context, p *plan.Plan) (*Status, error) {
 	var failures attempts
 	settled := false
 	for {
@@ -61,7 +62,7 @@ func lacks(addErr error) bool {
 // rollBack undoes an attempt that failed with addErr. If the caller has canceled the
 // context, it gets rollBackTime; if the deadline has passed, withAddTimeout has reserved
 // time for it.
-func (c *Configurator) rollBack(ctx context.Context, p *plan, addErr error) error {
+func (c *Configurator) rollBack(ctx context.Context, p *plan.Plan, addErr error) error {
 	if errors.Is(addErr, engine.ErrNothingDone) {
 		return nil
 	}
@@ -71,13 +72,13 @@ func (c *Configurator) rollBack(ctx context.Context, p *plan, addErr error) erro
 			ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), rollBackTime)
 			defer cancel()
 		}
-		return c.detachAfter(ctx, p, addErr)
+		return c.removeNetworksAfter(ctx, p, addErr)
 	})
 }
 
 // add is one attempt: it runs ADD, selects the status and records the result. If it fails,
 // p has the results that plugins have returned.
-func (c *Configurator) add(ctx context.Context, p *plan) (*Status, error) {
+func (c *Configurator) add(ctx context.Context, p *plan.Plan) (*Status, error) {
 	var results []*types100.Result
 	err := c.step(ctx, StepAdd, p.Record, func(ctx context.Context) (err error) {
 		req, requestErr := c.request(p)
@@ -100,8 +101,8 @@ func (c *Configurator) add(ctx context.Context, p *plan) (*Status, error) {
 	if err != nil {
 		return nil, err
 	}
-	status, err := statusFrom(p.Record, results)
-	if status, err = withAddress(p.Record, status, err); err != nil {
+	status, err := plan.StatusFrom(p.Record, results)
+	if status, err = plan.WithAddress(p.Record, status, err); err != nil {
 		return nil, err
 	}
 	ready := *p.Record
@@ -119,7 +120,7 @@ func (c *Configurator) add(ctx context.Context, p *plan) (*Status, error) {
 // interface up and serializes the first ADDs, because reference plugins create shared objects
 // without a lock. The caller calls done with the error of ADD and continues with the error
 // that done returns.
-func (c *Configurator) prepareForBinaries(ctx context.Context, p *plan) (done func(error) error, err error) {
+func (c *Configurator) prepareForBinaries(ctx context.Context, p *plan.Plan) (done func(error) error, err error) {
 	if c.runsInProcess(p) {
 		return func(err error) error { return err }, nil
 	}
@@ -143,7 +144,7 @@ func (c *Configurator) prepareForBinaries(ctx context.Context, p *plan) (done fu
 }
 
 // keepResults copies the results of ADD into the record.
-func keepResults(p *plan, results []*types100.Result) error {
+func keepResults(p *plan.Plan, results []*types100.Result) error {
 	for i, result := range results {
 		if result == nil {
 			continue
@@ -186,7 +187,7 @@ func (c *Configurator) withAddTimeout(ctx context.Context) (context.Context, con
 
 // recordIntent records another ADD of an allocation that was detached. After a crash, DEL
 // uses the record, so recordIntent removes the results of earlier attempts from it.
-func (c *Configurator) recordIntent(p *plan) error {
+func (c *Configurator) recordIntent(p *plan.Plan) error {
 	p.BeginAdd()
 	c.noteBinaries(p)
 	return c.put(p.Record)
@@ -194,11 +195,11 @@ func (c *Configurator) recordIntent(p *plan) error {
 
 // intendAgain is recordIntent before an allocation is set up again. If an update of it could not
 // be finished, it returns the plan at which that aims.
-func (c *Configurator) intendAgain(p *plan) (*plan, error) {
+func (c *Configurator) intendAgain(p *plan.Plan) (*plan.Plan, error) {
 	if p.Update == nil {
 		return p, c.recordIntent(p)
 	}
-	aim, err := p.after(p.Update)
+	aim, err := p.After(p.Update)
 	if err != nil {
 		return nil, err
 	}
@@ -212,10 +213,10 @@ func (c *Configurator) intendAgain(p *plan) (*plan, error) {
 const undoTimeout = 10 * time.Second
 
 // undo removes a network that was set up successfully after its context had ended.
-func (c *Configurator) undo(ctx context.Context, p *plan) error {
+func (c *Configurator) undo(ctx context.Context, p *plan.Plan) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
-	ready := p.changed(func(r *record.Record) { r.Phase = record.Ready }) // DEL begins with everything that ADD made
+	ready := p.Changed(func(r *record.Record) { r.Phase = record.Ready }) // DEL begins with everything that ADD made
 	return c.step(ctx, StepRollBack, p.Record, func(ctx context.Context) error { return c.removeLocked(ctx, ready) })
 }
 

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/allocnet/allocnet/internal/plan"
 	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/internal/state/record"
 )
@@ -39,7 +40,7 @@ type backlog struct {
 
 // removal is the second part of one Teardown.
 type removal struct {
-	plan  *plan
+	plan  *plan.Plan
 	added time.Time
 	done  chan struct{} // closed when the backlog no longer has it
 	fails int
@@ -87,7 +88,7 @@ func (b *backlog) giveUp() {
 
 // add adds an allocation whose place the caller has taken, and starts the goroutine if it is
 // not running.
-func (b *backlog) add(p *plan, now time.Time, run func(context.Context)) {
+func (b *backlog) add(p *plan.Plan, now time.Time, run func(context.Context)) {
 	one := &removal{plan: p, added: now, done: make(chan struct{})}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -385,7 +386,7 @@ func (c *Configurator) finishAcknowledged(ctx context.Context, id string) bool {
 
 // planOfRemoval returns the plan with which an unfinished record is removed: that of the
 // backlog if this process has disconnected the allocation.
-func (c *Configurator) planOfRemoval(r *record.Record) (p *plan, interrupted bool) {
+func (c *Configurator) planOfRemoval(r *record.Record) (p *plan.Plan, interrupted bool) {
 	if one := c.backlog.of(r); one != nil {
 		return one.plan, false
 	}
@@ -395,8 +396,8 @@ func (c *Configurator) planOfRemoval(r *record.Record) (p *plan, interrupted boo
 // acknowledge disconnects an allocation and leaves the rest of its teardown to the backlog.
 // It returns false if the caller has to do the whole teardown: if the backlog is full, or if
 // the allocation cannot be disconnected without a DEL.
-func (c *Configurator) acknowledge(ctx context.Context, p *plan) bool {
-	if p.Phase != record.Ready || p.FormerBoot || p.unreadable != nil || !c.runsInProcess(p) || !c.backlog.take() {
+func (c *Configurator) acknowledge(ctx context.Context, p *plan.Plan) bool {
+	if p.Phase != record.Ready || p.FormerBoot || p.Unreadable != nil || !c.runsInProcess(p) || !c.backlog.take() {
 		return false
 	}
 	added := false
@@ -416,7 +417,7 @@ func (c *Configurator) acknowledge(ctx context.Context, p *plan) bool {
 		c.cfg.Logger.Debug("the allocation cannot be disconnected before DEL", "alloc", p.ID, "error", redact.Text(err.Error()))
 		return false
 	}
-	gone := p.changed(func(r *record.Record) { r.Updated = c.now() })
+	gone := p.Changed(func(r *record.Record) { r.Updated = c.now() })
 	if err := c.store.Acknowledge(gone.Record); err != nil {
 		c.cfg.Logger.Warn("cannot record that the allocation is disconnected; running DEL now", "alloc", p.ID, "error", err)
 		return false
@@ -427,7 +428,7 @@ func (c *Configurator) acknowledge(ctx context.Context, p *plan) bool {
 	return true
 }
 
-func (c *Configurator) disconnect(ctx context.Context, p *plan) error {
+func (c *Configurator) disconnect(ctx context.Context, p *plan.Plan) error {
 	req, err := c.request(p)
 	if err != nil {
 		return err

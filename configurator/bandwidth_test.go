@@ -385,7 +385,7 @@ func TestUpdateBandwidthOfBroken(t *testing.T) {
 	require.ErrorContains(t, err, "no memory")
 	h.native = native
 	h.changeRecord(a.ID, func(r *record.Record) {
-		aim := publication([]portmap.Mapping{{HostPort: 8081, ContainerPort: 80, Protocol: "tcp"}})
+		aim := &record.Aim{Ports: []portmap.Mapping{{HostPort: 8081, ContainerPort: 80, Protocol: "tcp"}}, Requested: []portmap.Port{tcpPort(8081, 80)}}
 		aim.Bandwidth = &slower
 		r.Update = aim
 	})

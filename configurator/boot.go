@@ -9,6 +9,7 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/allocnet/allocnet/internal/plan"
 	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/lease"
@@ -44,14 +45,14 @@ func (c *Configurator) eachReclaimed(n *conflist.Network, f func(*lease.Store) e
 
 // leasesByBinary reports whether the plugin host-local runs as a binary for an attachment of
 // a plan.
-func leasesByBinary(p *plan, i int) bool {
+func leasesByBinary(p *plan.Plan, i int) bool {
 	return Engine(p.Engine) != EngineNative || slices.Contains(p.Attachments[i].Binaries, "host-local")
 }
 
 // reclaimForBinaries reclaims the leases of earlier boots in the networks of a plan, before
 // the binary of host-local looks for a free address.
-func (c *Configurator) reclaimForBinaries(ctx context.Context, p *plan) error {
-	for i, n := range p.networks {
+func (c *Configurator) reclaimForBinaries(ctx context.Context, p *plan.Plan) error {
+	for i, n := range p.Networks {
 		if !leasesByBinary(p, i) {
 			continue
 		}
@@ -63,8 +64,8 @@ func (c *Configurator) reclaimForBinaries(ctx context.Context, p *plan) error {
 }
 
 // markForBinaries records the boot in the leases that the binary of host-local has made.
-func (c *Configurator) markForBinaries(ctx context.Context, p *plan, results []*types100.Result) error {
-	for i, n := range p.networks {
+func (c *Configurator) markForBinaries(ctx context.Context, p *plan.Plan, results []*types100.Result) error {
+	for i, n := range p.Networks {
 		if !leasesByBinary(p, i) {
 			continue
 		}
@@ -84,7 +85,7 @@ func (c *Configurator) markForBinaries(ctx context.Context, p *plan, results []*
 }
 
 // leaseOwner returns the owner of the leases of an attachment.
-func leaseOwner(p *plan, i int) lease.Owner {
+func leaseOwner(p *plan.Plan, i int) lease.Owner {
 	return lease.Owner{ID: p.Container(), IfName: p.Attachments[i].IfName}
 }
 
@@ -108,10 +109,10 @@ func (c *Configurator) holdForTaker(s *slot, a *Allocation) {
 	if !s.survives {
 		return
 	}
-	err := c.eachReclaimed(s.networks[0], func(leases *lease.Store) error {
+	err := c.eachReclaimed(s.Networks[0], func(leases *lease.Store) error {
 		var errs []error
 		for _, addr := range addressesOf(s.request.Attachments[0].Result) {
-			errs = append(errs, leases.HoldFor(leaseOwner(s.plan, 0), addr, a.ID))
+			errs = append(errs, leases.HoldFor(leaseOwner(s.Plan, 0), addr, a.ID))
 		}
 		return errors.Join(errs...)
 	})

@@ -10,6 +10,7 @@ import (
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/iptables"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/internal/plan"
 	"github.com/allocnet/allocnet/internal/state/netns"
 	"github.com/allocnet/allocnet/internal/state/record"
 )
@@ -50,7 +51,7 @@ func (c *Configurator) CheckAll(ctx context.Context, ids []string) map[string]er
 }
 
 func (c *Configurator) check(ctx context.Context, a Allocation, repairs bool) error {
-	if err := validateID(a.ID); err != nil {
+	if err := plan.ValidateID(a.ID); err != nil {
 		return err
 	}
 	unlock, err := c.lock(ctx, a.ID)
@@ -79,11 +80,11 @@ func (c *Configurator) check(ctx context.Context, a Allocation, repairs bool) er
 }
 
 // checkRecord is Check of a plan. The caller holds the lock of the allocation.
-func (c *Configurator) checkRecord(ctx context.Context, p *plan) error {
+func (c *Configurator) checkRecord(ctx context.Context, p *plan.Plan) error {
 	return c.step(ctx, StepCheck, p.Record, func(ctx context.Context) error { return c.examine(ctx, p) })
 }
 
-func (c *Configurator) examine(ctx context.Context, p *plan) error {
+func (c *Configurator) examine(ctx context.Context, p *plan.Plan) error {
 	unhealthy := func(err error) error {
 		return fmt.Errorf("allocation %q: %w: %w", p.ID, ErrUnhealthy, err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 
+	"github.com/allocnet/allocnet/internal/plan"
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 	"github.com/allocnet/allocnet/portmap"
@@ -150,20 +151,6 @@ func TestDefaults(t *testing.T) {
 	require.Equal(t, []string{""}, c.Networks)
 }
 
-func TestDNSOfTheFirstNetworkThatHasAServer(t *testing.T) {
-	s, err := statusFromTexts(`{"ips":[{"address":"10.0.0.2/24"}],"dns":{"domain":"none"}}`,
-		`{"ips":[{"address":"10.0.1.2/24"}],"dns":{"nameservers":["192.0.2.1"]}}`,
-		`{"ips":[{"address":"10.0.2.2/24"}],"dns":{"nameservers":["192.0.2.2"]}}`)
-	require.NoError(t, err)
-	require.Equal(t, &DNS{Servers: []string{"192.0.2.1"}}, s.DNS)
-}
-
-func TestNullRoute(t *testing.T) {
-	s, err := statusFromTexts(`{"ips":[{"address":"10.0.0.2/24"}],"routes":[null,{"dst":"10.0.0.0/8"}]}`)
-	require.NoError(t, err)
-	require.Equal(t, []Route{{Network: "a", Destination: "10.0.0.0/8"}}, s.Routes)
-}
-
 // contradict adds a result to a record that names a missing interface.
 func contradict(r *record.Record) {
 	r.Attachments[0].Result = json.RawMessage(`{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.1/8","interface":7}]}`)
@@ -190,15 +177,15 @@ func TestListOfARecordWithoutStatus(t *testing.T) {
 func TestNULInArgs(t *testing.T) {
 	for _, args := range []map[string]string{{"K": "a\x00b"}, {"a\x00b": "V"}} {
 		a := Allocation{ID: "a", Netns: "/run/netns/a", Args: args}
-		require.ErrorIs(t, validateAllocation(&a), ErrInvalidAllocation)
+		require.ErrorIs(t, plan.Validate(&a), ErrInvalidAllocation)
 		a = Allocation{ID: "a", Netns: "/run/netns/a", SchedulerArgs: args}
-		require.ErrorIs(t, validateAllocation(&a), ErrInvalidAllocation)
+		require.ErrorIs(t, plan.Validate(&a), ErrInvalidAllocation)
 	}
 }
 
 func TestLabelsAreNotForPlugins(t *testing.T) {
 	ports := []portmap.Mapping{{Label: "http", HostPort: 80, ContainerPort: 80, Protocol: "tcp"}}
-	args, err := capabilityArgs(&Allocation{}, ports)
+	args, err := plan.CapabilityArgs(&Allocation{}, ports)
 	require.NoError(t, err)
 	require.NotContains(t, string(args["portMappings"]), "http")
 	require.Equal(t, "http", ports[0].Label, "the caller's are left as they are")

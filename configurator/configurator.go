@@ -56,7 +56,7 @@ type Configurator struct {
 	monitor   *watch.Monitor // nil without pools
 
 	journal *journal.Journal // nil for none
-	warned  *warnings
+	warned  *loggedOnce
 	engines *lastEngines
 
 	// Tests replace these.
@@ -112,7 +112,7 @@ func New(cfg Config) (*Configurator, error) {
 		backlog:   newBacklog(cfg.Backlog),
 
 		journal: history,
-		warned:  new(warnings),
+		warned:  new(loggedOnce),
 		engines: new(lastEngines),
 
 		boot:   boot.ID,

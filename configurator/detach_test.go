@@ -21,6 +21,7 @@ import (
 
 	"github.com/allocnet/allocnet/cleanup"
 	"github.com/allocnet/allocnet/internal/engine"
+	"github.com/allocnet/allocnet/internal/plan"
 	"github.com/allocnet/allocnet/internal/retry"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/record"
@@ -279,7 +280,7 @@ func TestCleanupTarget(t *testing.T) {
 	ns, err := sandbox.Open(a.Netns)
 	require.NoError(t, err)
 	defer ns.Close()
-	got := (&Configurator{}).cleanupTarget(&plan{Record: &record.Record{
+	got := (&Configurator{}).cleanupTarget(&plan.Plan{Record: &record.Record{
 		ID: "x", Netns: a.Netns, Sandbox: ns, Ports: []portmap.Mapping{port}, Addresses: []cleanup.Address{address},
 		Attachments: []record.Attachment{{Network: "a", IfName: "eth0", Config: []byte("{}"), Result: []byte("{ }")}, {Network: "b", IfName: "eth1"}},
 	}})

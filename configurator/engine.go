@@ -15,6 +15,7 @@ import (
 	"github.com/allocnet/allocnet/internal/engine/cniexec"
 	"github.com/allocnet/allocnet/internal/engine/native"
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/plan"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/sandbox"
@@ -45,7 +46,7 @@ type nativeEngine interface {
 }
 
 // engine returns the engine of a plan.
-func (c *Configurator) engine(p *plan) (engine.Engine, error) {
+func (c *Configurator) engine(p *plan.Plan) (engine.Engine, error) {
 	switch Engine(p.Engine) {
 	case EngineExec:
 		if inSteps(p.Record) || !cniexec.TakesRunner() {
@@ -70,12 +71,12 @@ func inSteps(r *record.Record) bool {
 }
 
 // chooseEngine replaces EngineAuto in a plan whose networks are known.
-func (c *Configurator) chooseEngine(p *plan) {
+func (c *Configurator) chooseEngine(p *plan.Plan) {
 	if Engine(p.Engine) != EngineAuto {
 		return
 	}
 	p.Engine = string(EngineExec)
-	for _, n := range p.networks {
+	for _, n := range p.Networks {
 		if n == nil {
 			continue
 		}
@@ -121,9 +122,9 @@ func (l *lastEngines) swap(network string, now Engine) (before Engine) {
 	return before
 }
 
-// warnings has the texts that have been logged, so that they are not logged for every
+// loggedOnce has the texts that have been logged, so that they are not logged for every
 // allocation. It is safe for concurrent use.
-type warnings struct {
+type loggedOnce struct {
 	mu     sync.Mutex
 	logged map[string]bool
 }
@@ -132,7 +133,7 @@ type warnings struct {
 const maxWarnings = 256
 
 // first reports whether a text is new, and adds it.
-func (w *warnings) first(text string) bool {
+func (w *loggedOnce) first(text string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.logged[text] {
@@ -166,11 +167,11 @@ func (c *Configurator) engineOf(n *conflist.Network) engine.Engine {
 
 // noteBinaries records which plugins of a plan run as binaries, because another version of the
 // native engine may run the DEL.
-func (c *Configurator) noteBinaries(p *plan) {
+func (c *Configurator) noteBinaries(p *plan.Plan) {
 	if Engine(p.Engine) != EngineNative {
 		return
 	}
-	for i, n := range p.networks {
+	for i, n := range p.Networks {
 		if n != nil {
 			p.Attachments[i].Binaries = append([]string{}, c.native.Binaries(n)...)
 		}
@@ -179,12 +180,12 @@ func (c *Configurator) noteBinaries(p *plan) {
 
 // runsInProcess reports whether every plugin of a plan runs, or ran for ADD, in the process. The
 // kernel then acknowledges every removal of DEL.
-func (c *Configurator) runsInProcess(p *plan) bool {
+func (c *Configurator) runsInProcess(p *plan.Plan) bool {
 	if Engine(p.Engine) != EngineNative {
 		return false
 	}
 	for i, a := range p.Attachments {
-		switch n := p.networks[i]; {
+		switch n := p.Networks[i]; {
 		case a.Binaries != nil:
 			if len(a.Binaries) > 0 {
 				return false
@@ -198,7 +199,7 @@ func (c *Configurator) runsInProcess(p *plan) bool {
 
 // requireInside returns an error if plugin binaries would run in the host's namespace: their
 // leftovers there cannot be distinguished from objects of other programs.
-func (c *Configurator) requireInside(p *plan) error {
+func (c *Configurator) requireInside(p *plan.Plan) error {
 	if !p.NetnsOverride || c.runsInProcess(p) {
 		return nil
 	}

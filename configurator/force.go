@@ -9,6 +9,7 @@ import (
 
 	"github.com/allocnet/allocnet/cleanup"
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/plan"
 	"github.com/allocnet/allocnet/internal/state/netns"
 	"github.com/allocnet/allocnet/internal/state/record"
 )
@@ -75,7 +76,7 @@ func (c *Configurator) Force(ctx context.Context, a Allocation) ([]Leftover, err
 }
 
 // requireNoNamesake returns an error if another allocation owns what has the ID of one without a record.
-func (c *Configurator) requireNoNamesake(p *plan) error {
+func (c *Configurator) requireNoNamesake(p *plan.Plan) error {
 	other, err := c.store.Namesake(p.Record)
 	if err == nil && other != "" {
 		err = fmt.Errorf("%w: %q is the container of allocation %q", ErrSetUp, p.Container(), other)
@@ -94,8 +95,8 @@ func (c *Configurator) requireClean(ctx context.Context, id string, target clean
 
 // lockRecord locks an allocation and plans from its record or, without one, from the
 // Allocation and the current configuration.
-func (c *Configurator) lockRecord(ctx context.Context, a Allocation) (*plan, func(), error) {
-	if err := validateID(a.ID); err != nil {
+func (c *Configurator) lockRecord(ctx context.Context, a Allocation) (*plan.Plan, func(), error) {
+	if err := plan.ValidateID(a.ID); err != nil {
 		return nil, nil, err
 	}
 	unlock, err := c.lock(ctx, a.ID)
@@ -103,7 +104,7 @@ func (c *Configurator) lockRecord(ctx context.Context, a Allocation) (*plan, fun
 		return nil, nil, err
 	}
 	r, err := c.store.Get(a.ID)
-	var p *plan
+	var p *plan.Plan
 	switch {
 	case err == nil:
 		p = c.planToRemove(r)

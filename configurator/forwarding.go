@@ -11,13 +11,14 @@ import (
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/iptables"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/internal/plan"
 	"github.com/allocnet/allocnet/internal/state/record"
 )
 
 // allowForwarding adds rules that accept the published ports of a record in the FORWARD chain of
 // the host, for networks whose plugins do not. It also adds the guard of the host's loopback,
 // because the portmap plugin makes links route packets to 127.0.0.0/8. It ends within Config.Timeout.
-func (c *Configurator) allowForwarding(ctx context.Context, p *plan) error {
+func (c *Configurator) allowForwarding(ctx context.Context, p *plan.Plan) error {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
 	err := eachDestination(ctx, p, iptables.AllowPublished)
@@ -28,7 +29,7 @@ func (c *Configurator) allowForwarding(ctx context.Context, p *plan) error {
 }
 
 // checkForwarding checks the rules that allowForwarding has added. It ends within Config.Timeout.
-func (c *Configurator) checkForwarding(ctx context.Context, p *plan) error {
+func (c *Configurator) checkForwarding(ctx context.Context, p *plan.Plan) error {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
 	err := eachDestination(ctx, p, iptables.CheckPublished)
@@ -61,12 +62,12 @@ func unlessUnsupported(err error) error {
 
 // eachDestination calls act for every network whose published ports need a rule: with its
 // bridge, or with the subnets of the addresses in its result.
-func eachDestination(ctx context.Context, p *plan, act func(context.Context, iptables.Destination) error) error {
+func eachDestination(ctx context.Context, p *plan.Plan, act func(context.Context, iptables.Destination) error) error {
 	if len(p.Ports) == 0 {
 		return nil
 	}
-	errs := []error{p.unreadable}
-	for i, n := range p.networks {
+	errs := []error{p.Unreadable}
+	for i, n := range p.Networks {
 		if n == nil {
 			continue
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/allocnet/allocnet/cleanup"
+	"github.com/allocnet/allocnet/internal/plan"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/record"
 )
@@ -106,7 +107,7 @@ func (c *Configurator) gc(ctx context.Context, s Scope) (*GCReport, error) {
 	for _, id := range known.live {
 		r, err := c.store.Get(id)
 		if err == nil {
-			networks = append(networks, c.planOf(r).readable()...)
+			networks = append(networks, c.planOf(r).Readable()...)
 		} else if !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, about(id, err))
 		}
@@ -335,7 +336,7 @@ type collection struct {
 // collect removes one allocation, unless it was set up since GC began, and returns its
 // networks.
 func (c *Configurator) collect(ctx context.Context, id string, how collection) (networks []*conflist.Network, removed bool, err error) {
-	if err := validateID(id); err != nil {
+	if err := plan.ValidateID(id); err != nil {
 		return nil, false, err
 	}
 	unlock, err := c.lock(ctx, id)
@@ -359,22 +360,22 @@ func (c *Configurator) collect(ctx context.Context, id string, how collection) (
 	if err == nil || errors.Is(err, ErrInUse) { // keep the namespace of another allocation
 		err = c.remove(ctx, p)
 	}
-	return p.readable(), err == nil, err
+	return p.Readable(), err == nil, err
 }
 
 // summaryBefore returns the summary of a record, or of an allocation without one.
 func summaryBefore(id string, r *record.Record, lost []string) Record {
 	if r == nil {
-		return summaryOfLost(id, lost)
+		return plan.SummaryOfLost(id, lost)
 	}
-	return summaryOf(r)
+	return plan.Summary(r)
 }
 
 // collectable returns the record of an allocation that is not live, nil if it was lost. stays
 // reports that GC keeps the allocation, because it was set up since GC began, also in another scope, or
 // is a runtime's container. An error means that GC cannot remove it.
 func (c *Configurator) collectable(id string, s Scope, began time.Time) (r *record.Record, stays bool, err error) {
-	if err := validateID(id); err != nil {
+	if err := plan.ValidateID(id); err != nil {
 		return nil, false, err
 	}
 	r, err = c.store.Get(id)

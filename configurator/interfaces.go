@@ -9,6 +9,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+	"github.com/allocnet/allocnet/internal/plan"
 	"github.com/allocnet/allocnet/internal/state/netns"
 	"github.com/allocnet/allocnet/internal/state/record"
 )
@@ -17,7 +18,7 @@ import (
 // namespace and have their addresses. It is cheaper than CHECK, and the only check of networks
 // without CHECK.
 func checkInterfaces(r *record.Record) error {
-	status, err := statusOf(r)
+	status, err := plan.StatusOf(r)
 	if err != nil {
 		return faultError{err}
 	}
@@ -52,7 +53,7 @@ func unused(r *record.Record) error {
 	return r.Sandbox.Do(func() error {
 		var errs []error
 		for i, a := range r.Attachments {
-			if a.Loopback || i == primaryOf(r) && r.Previous != nil { // the interface is expected to exist
+			if a.Loopback || i == plan.PrimaryOf(r) && r.Previous != nil { // the interface is expected to exist
 				continue
 			}
 			var gone netlink.LinkNotFoundError
@@ -97,8 +98,8 @@ func checkInterface(inside *rtnl.Sandbox, want Interface) error {
 // lostNetns reports whether the namespace of an allocation no longer exists while Setup
 // requests another one. If a namespace is destroyed, so are its interfaces and their peers on
 // the host. If the allocation has no peer on the host, lostNetns returns false.
-func (c *Configurator) lostNetns(current *plan, wanted *record.Record) bool {
-	if current.SameNetns(wanted) || difference(current.Record, wanted) != "" {
+func (c *Configurator) lostNetns(current *plan.Plan, wanted *record.Record) bool {
+	if current.SameNetns(wanted) || plan.Difference(current.Record, wanted) != "" {
 		return false
 	}
 	if current.FormerBoot {

@@ -3,6 +3,7 @@ package configurator
 import (
 	"context"
 
+	"github.com/allocnet/allocnet/internal/plan"
 	"github.com/allocnet/allocnet/internal/state/record"
 )
 
@@ -42,7 +43,7 @@ func (c *Configurator) operation(ctx context.Context, name, id string, do func(c
 	}
 	err := do(context.WithValue(ctx, operationKey{}, whole))
 	if observer != nil {
-		whole.Args = publicArgs(whole.args)
+		whole.Args = plan.PublicArgs(whole.args)
 		observer.End(ctx, whole.Step, err)
 	}
 	if err == nil {

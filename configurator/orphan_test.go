@@ -36,7 +36,7 @@ func TestPluginThatDoesNotEnd(t *testing.T) {
 		"for want of time": {"ADD", record.Adding, func(t *testing.T, h *testHost, a Allocation) error {
 			r, err := h.store.Get(a.ID)
 			require.NoError(t, err)
-			return h.detach(canceled(t), h.planOf(r))
+			return h.removeNetworks(canceled(t), h.planOf(r))
 		}},
 		"by force": {"ADD", record.Adding, func(t *testing.T, h *testHost, a Allocation) error {
 			_, err := h.Force(t.Context(), a)

@@ -1,12 +1,7 @@
 package configurator
 
 import (
-	"path/filepath"
 	"slices"
-	"strings"
-	"unicode/utf8"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/engine/pluginexec"
 	"github.com/allocnet/allocnet/internal/state/conflist"
@@ -25,19 +20,6 @@ func (c *Configurator) pluginDirs(own []string, types ...string) []string {
 // pluginTypes returns the types of all plugins of a network, including IPAM.
 func pluginTypes(n *conflist.Network) []string {
 	return append(n.PluginTypes(), n.IPAMTypes()...)
-}
-
-// validatePluginDirs reports directories that cannot be an entry of CNI_PATH.
-func validatePluginDirs(dirs []string, bad func(string, ...any)) {
-	if len(dirs) > MaxPluginDirs {
-		bad("pluginDirs: %d directories; at most %d are allowed", len(dirs), MaxPluginDirs)
-		return
-	}
-	for _, dir := range dirs {
-		if !filepath.IsAbs(dir) || len(dir) >= unix.PathMax || !utf8.ValidString(dir) || strings.ContainsAny(dir, ":\x00") {
-			bad("pluginDirs: %.256q: must be an absolute path without ':' of less than %d bytes, in UTF-8", dir, unix.PathMax)
-		}
-	}
 }
 
 // distinct removes duplicates and keeps the order.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/allocnet/allocnet/internal/netlink/watch"
+	"github.com/allocnet/allocnet/internal/plan"
 	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/record"
@@ -144,7 +145,7 @@ func (c *Configurator) fill(ctx context.Context, p *pool) {
 	for p.awaitRoom(ctx) {
 		s, err := c.newSlot(ctx, p)
 		if err == nil {
-			s.survives = c.leasesSurvive(s.networks[0])
+			s.survives = c.leasesSurvive(s.Networks[0])
 			p.put(s)
 			pause = fillRetry
 			continue
@@ -205,7 +206,7 @@ func (c *Configurator) damagedSlots(ctx context.Context, p *pool) (damaged []*sl
 		if !p.borrow(s) {
 			continue // an allocation has it
 		}
-		err := c.examine(ctx, s.plan)
+		err := c.examine(ctx, s.Plan)
 		if p.giveBack(s, err); errors.Is(err, ErrUnhealthy) {
 			damaged = append(damaged, s)
 		}
@@ -240,7 +241,7 @@ func (c *Configurator) isUnchanged(s *slot) bool {
 
 // isOf reports whether a slot was made with the current configuration of a network.
 func (s *slot) isOf(n *conflist.Network) bool {
-	return s.networks[0] == n || string(s.networks[0].Bytes) == string(n.Bytes)
+	return s.Networks[0] == n || string(s.Networks[0].Bytes) == string(n.Bytes)
 }
 
 // planSlot makes the plan of a slot in a network namespace. It returns an error if the network
@@ -260,14 +261,14 @@ func (c *Configurator) planSlot(p *pool, ns *sandbox.Sandbox) (*slot, error) {
 	if r.Namespace, err = ns.Identity(); err != nil {
 		return nil, err
 	}
-	s := &slot{plan: &plan{Record: r}, sandbox: ns}
-	if err := c.complete(s.plan); err != nil {
+	s := &slot{Plan: &plan.Plan{Record: r}, sandbox: ns}
+	if err := c.complete(s.Plan); err != nil {
 		return nil, err
 	}
-	if len(s.networks) != 1 {
-		return nil, fmt.Errorf("%w: a pool is for one network, not %d", ErrInvalidConfig, len(s.networks))
+	if len(s.Networks) != 1 {
+		return nil, fmt.Errorf("%w: a pool is for one network, not %d", ErrInvalidConfig, len(s.Networks))
 	}
-	if err = c.native.CanPrepare(s.networks[0]); err == nil && !c.runsInProcess(s.plan) {
+	if err = c.native.CanPrepare(s.Networks[0]); err == nil && !c.runsInProcess(s.Plan) {
 		err = fmt.Errorf("%w: engine %q runs plugins as binaries", ErrInvalidConfig, s.Engine)
 	}
 	if err != nil {
@@ -277,7 +278,7 @@ func (c *Configurator) planSlot(p *pool, ns *sandbox.Sandbox) (*slot, error) {
 }
 
 func cannotHavePool(s *slot, err error) error {
-	return fmt.Errorf("network %q cannot have a pool: %w", s.networks[0].Name, err)
+	return fmt.Errorf("network %q cannot have a pool: %w", s.Networks[0].Name, err)
 }
 
 // newSlot prepares a network namespace. It is an ordinary Setup without a name and without
@@ -326,11 +327,11 @@ func (c *Configurator) setUpSlot(ctx context.Context, s *slot) error {
 	if err := c.netns.Add(s.ID, note); err != nil {
 		return errors.Join(err, c.store.Delete(s.ID))
 	}
-	if _, err = c.attach(ctx, s.plan); err != nil {
+	if _, err = c.addWithRetries(ctx, s.Plan); err != nil {
 		return errors.Join(err, c.store.PutSandboxes(s.ID, nil))
 	}
 	s.Phase = record.Ready // for this process: all that the slot has is known
-	if s.request, err = c.request(s.plan); err == nil {
+	if s.request, err = c.request(s.Plan); err == nil {
 		s.prepared, err = c.native.Prepared(ctx, s.request)
 	}
 	switch {
@@ -342,7 +343,7 @@ func (c *Configurator) setUpSlot(ctx context.Context, s *slot) error {
 		s.file, err = c.store.OpenSlot(s.ID)
 	}
 	if err != nil {
-		return errors.Join(err, c.undo(ctx, s.plan), c.store.PutSandboxes(s.ID, nil))
+		return errors.Join(err, c.undo(ctx, s.Plan), c.store.PutSandboxes(s.ID, nil))
 	}
 	return nil
 }
@@ -391,7 +392,7 @@ func (c *Configurator) discard(p *pool, slots []*slot) error {
 
 // yieldSlots discards the slots of a plan's networks, for their addresses and ports of bridges. It
 // reports whether there were any. The pools prepare no others for a while.
-func (c *Configurator) yieldSlots(p *plan) (yielded bool) {
+func (c *Configurator) yieldSlots(p *plan.Plan) (yielded bool) {
 	if p.Pool != "" {
 		return false
 	}
@@ -420,7 +421,7 @@ func (c *Configurator) removeSlot(ctx context.Context, s *slot) error {
 	if _, err := c.store.Get(s.ID); errors.Is(err, fs.ErrNotExist) {
 		s.Phase = record.Deleting // another operation may have released its addresses
 	}
-	err = errors.Join(c.remove(ctx, s.plan), c.store.PutSandboxes(s.ID, nil))
+	err = errors.Join(c.remove(ctx, s.Plan), c.store.PutSandboxes(s.ID, nil))
 	s.Sandbox = nil
 	return errors.Join(err, s.close())
 }

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/internal/plan"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/internal/state/statedir"
@@ -71,8 +72,8 @@ func unnamed(dir string) (*os.File, error) {
 }
 
 func (c *Configurator) networkReady(ctx context.Context, n *conflist.Network, dirs []string) error {
-	p := &plan{Record: &record.Record{Engine: string(c.cfg.Engine), PluginDirs: dirs}}
-	p.attach(record.Attachment{Network: n.Name, Config: n.Bytes}, n)
+	p := &plan.Plan{Record: &record.Record{Engine: string(c.cfg.Engine), PluginDirs: dirs}}
+	p.Add(record.Attachment{Network: n.Name, Config: n.Bytes}, n)
 	c.chooseEngine(p)
 	if err := c.installed(p); err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 
+	"github.com/allocnet/allocnet/internal/plan"
 	"github.com/allocnet/allocnet/internal/state/netns"
 	"github.com/allocnet/allocnet/internal/state/record"
 )
@@ -87,13 +88,13 @@ func (c *Configurator) recoverOne(ctx context.Context, s Scope, id string, befor
 	} else {
 		c.cfg.Logger.Warn("an earlier operation was interrupted; removing its leftovers", "alloc", id, "phase", r.Phase)
 	}
-	before.add(summaryOf(r))
+	before.add(plan.Summary(r))
 	return true, c.remove(ctx, p)
 }
 
 // recoverUpdate finishes an interrupted update of an allocation that is set up. Without its
 // network namespace there is nothing to change.
-func (c *Configurator) recoverUpdate(ctx context.Context, p *plan) error {
+func (c *Configurator) recoverUpdate(ctx context.Context, p *plan.Plan) error {
 	release, err := netns.Open(p.Record)
 	defer release()
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/allocnet/allocnet/internal/iptables"
 	"github.com/allocnet/allocnet/internal/netlink/announce"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/internal/plan"
 	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/internal/state/netns"
 	"github.com/allocnet/allocnet/internal/state/record"
@@ -121,7 +122,7 @@ func (c *Configurator) repairUnhealthy(ctx context.Context, s Scope, ids []strin
 // outcomes are in the order of the IDs.
 func (c *Configurator) checkAll(ctx context.Context, s Scope, ids []string) []outcome {
 	return each(ctx, c.checks, ids, func(id string) (bool, error) {
-		return false, c.withRecord(ctx, s, id, func(p *plan) error {
+		return false, c.withRecord(ctx, s, id, func(p *plan.Plan) error {
 			if p.Pending != nil || p.Update != nil {
 				return fmt.Errorf("%w: an update, attach or detach was interrupted", ErrUnhealthy) // checkAndRepair finishes it
 			}
@@ -155,7 +156,7 @@ func sortReport(r *RepairReport) {
 var errGone = errors.New("the record no longer exists")
 
 func (c *Configurator) repairOne(ctx context.Context, s Scope, id string) (repaired bool, err error) {
-	err = c.withRecord(ctx, s, id, func(p *plan) (err error) {
+	err = c.withRecord(ctx, s, id, func(p *plan.Plan) (err error) {
 		repaired, err = c.checkAndRepair(ctx, p)
 		return err
 	})
@@ -164,8 +165,8 @@ func (c *Configurator) repairOne(ctx context.Context, s Scope, id string) (repai
 
 // withRecord calls act with the plan of an allocation of a scope, and holds its locks
 // meanwhile. The error is errGone if there is no such allocation any more.
-func (c *Configurator) withRecord(ctx context.Context, s Scope, id string, act func(*plan) error) error {
-	if err := validateID(id); err != nil {
+func (c *Configurator) withRecord(ctx context.Context, s Scope, id string, act func(*plan.Plan) error) error {
+	if err := plan.ValidateID(id); err != nil {
 		return err
 	}
 	unlock, err := c.lock(ctx, id)
@@ -194,7 +195,7 @@ func (c *Configurator) withRecord(ctx context.Context, s Scope, id string, act f
 
 // checkAndRepair runs CHECK of an allocation. If that finds a fault, it restores what it can
 // without a DEL and runs CHECK again. The caller holds the lock of the allocation.
-func (c *Configurator) checkAndRepair(ctx context.Context, p *plan) (repaired bool, err error) {
+func (c *Configurator) checkAndRepair(ctx context.Context, p *plan.Plan) (repaired bool, err error) {
 	release, gone := netns.Open(p.Record) // CHECK reports the error
 	defer release()
 	if gone == nil && p.Phase == record.Ready {
@@ -208,7 +209,7 @@ func (c *Configurator) checkAndRepair(ctx context.Context, p *plan) (repaired bo
 	}
 	var could bool
 	repairErr := c.step(ctx, StepRepair, p.Record, func(ctx context.Context) (repairErr error) {
-		could, repairErr = c.restore(ctx, p, err)
+		could, repairErr = c.repairFaults(ctx, p, err)
 		return repairErr
 	})
 	if !could || repairErr != nil {
@@ -221,8 +222,8 @@ func (c *Configurator) checkAndRepair(ctx context.Context, p *plan) (repaired bo
 	return true, nil
 }
 
-// restore repairs the faults that CHECK found, and reports whether the engine is able to.
-func (c *Configurator) restore(ctx context.Context, p *plan, found error) (could bool, err error) {
+// repairFaults repairs the faults that CHECK found, and reports whether the engine is able to.
+func (c *Configurator) repairFaults(ctx context.Context, p *plan.Plan, found error) (could bool, err error) {
 	if Engine(p.Engine) != EngineNative {
 		missing := errors.Is(found, iptables.ErrMissing) || errors.Is(found, ruleset.ErrMissing) // a reloaded firewall
 		if missing {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/iptables"
+	"github.com/allocnet/allocnet/internal/plan"
 	"github.com/allocnet/allocnet/internal/state/netns"
 	"github.com/allocnet/allocnet/internal/state/record"
 )
@@ -45,7 +46,7 @@ func (c *Configurator) Restore(ctx context.Context, ids ...string) (*RestoreRepo
 		}
 	}
 	for _, id := range ids {
-		if err := validateID(id); err != nil {
+		if err := plan.ValidateID(id); err != nil {
 			return nil, err
 		}
 	}
@@ -121,7 +122,7 @@ func (c *Configurator) restoreAll(ctx context.Context, s Scope, ids []string) (r
 		restored[id] = engine.Restored{}
 	}
 	plans := c.plansToRestore(s, locked)
-	var native, others []*plan
+	var native, others []*plan.Plan
 	var requests []*engine.Request
 	var networks []string
 	for _, p := range plans {
@@ -165,20 +166,20 @@ func (c *Configurator) restoreAll(ctx context.Context, s Scope, ids []string) (r
 
 // plansToRestore returns the plans of the allocations of a scope that are set up and whose
 // network namespace exists, the oldest first. The caller holds their locks.
-func (c *Configurator) plansToRestore(s Scope, ids []string) (plans []*plan) {
+func (c *Configurator) plansToRestore(s Scope, ids []string) (plans []*plan.Plan) {
 	for _, id := range ids {
 		r, err := c.store.Get(id)
 		if err == nil && r.Phase == record.Ready && covers(s, r) && !netns.Gone(r) {
 			plans = append(plans, c.planOf(r))
 		}
 	}
-	slices.SortStableFunc(plans, func(a, b *plan) int { return a.Created.Compare(b.Created) })
+	slices.SortStableFunc(plans, func(a, b *plan.Plan) int { return a.Created.Compare(b.Created) })
 	return plans
 }
 
 // restoreOthers restores what the configurator itself adds for the plugin binaries. Rules for
 // a bridge are checked once for all allocations.
-func (c *Configurator) restoreOthers(ctx context.Context, plans []*plan, restored map[string]engine.Restored) {
+func (c *Configurator) restoreOthers(ctx context.Context, plans []*plan.Plan, restored map[string]engine.Restored) {
 	checked := map[string]bool{}
 	for _, p := range plans {
 		one := engine.Restored{Check: true}
@@ -195,7 +196,7 @@ func (c *Configurator) restoreOthers(ctx context.Context, plans []*plan, restore
 
 // forwardingKey is the same for plans with the same rules of allowForwarding; "" stands for
 // none.
-func forwardingKey(p *plan) (key string) {
+func forwardingKey(p *plan.Plan) (key string) {
 	_ = eachDestination(context.Background(), p, func(_ context.Context, d iptables.Destination) error {
 		key += fmt.Sprint(d) + "/"
 		return nil

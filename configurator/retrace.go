@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/allocnet/allocnet/cleanup"
+	"github.com/allocnet/allocnet/internal/plan"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/record"
 )
@@ -19,7 +20,7 @@ import (
 // Plans with a separate container ID or with inline configurations are not changed:
 // their caller is a runtime that names network and interface itself, and the same
 // container may have other attachments.
-func (c *Configurator) retrace(ctx context.Context, p *plan, a *Allocation) error {
+func (c *Configurator) retrace(ctx context.Context, p *plan.Plan, a *Allocation) error {
 	defer c.chooseEngine(p)
 	if p.ContainerID != "" || p.Inline || len(p.Attachments) == 0 {
 		return nil
@@ -32,7 +33,7 @@ func (c *Configurator) retrace(ctx context.Context, p *plan, a *Allocation) erro
 	}
 	if len(a.Networks) == 0 {
 		if known := c.attachTraced(p, traces); !known {
-			p.drop()
+			p.Drop()
 			return nil
 		}
 	}
@@ -48,11 +49,11 @@ func (c *Configurator) retrace(ctx context.Context, p *plan, a *Allocation) erro
 
 // attachTraced adds the networks in which objects of the allocation exist. It returns
 // false if one of them has no configuration any more.
-func (c *Configurator) attachTraced(p *plan, traces []cleanup.Trace) bool {
+func (c *Configurator) attachTraced(p *plan.Plan, traces []cleanup.Trace) bool {
 	networks, _ := c.confs.Networks()
 	for _, n := range networks {
 		if !slices.ContainsFunc(p.Attachments, func(at record.Attachment) bool { return at.Network == n.Name }) && c.isTraced(p, n, traces) {
-			if p.addNetwork(n) != nil {
+			if p.AddNetwork(n) != nil {
 				return false
 			}
 		}
@@ -64,7 +65,7 @@ func (c *Configurator) attachTraced(p *plan, traces []cleanup.Trace) bool {
 
 // isTraced reports whether objects of the allocation exist in a network. If the leases
 // cannot be read, only the traces count.
-func (c *Configurator) isTraced(p *plan, n *conflist.Network, traces []cleanup.Trace) bool {
+func (c *Configurator) isTraced(p *plan.Plan, n *conflist.Network, traces []cleanup.Trace) bool {
 	leases, _ := cleanup.LeaseTraces(p.Container(), n.Name, n.Bytes)
 	return len(leases) > 0 || slices.ContainsFunc(traces, func(t cleanup.Trace) bool { return t.Of(n.Name) })
 }

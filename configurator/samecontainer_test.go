@@ -8,6 +8,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/internal/plan"
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/policy"
 	"github.com/allocnet/allocnet/portmap"
@@ -124,7 +125,7 @@ func TestAttachToAContainer(t *testing.T) {
 		require.NoError(t, err)
 		intent := *r
 		intent.Pending = &record.Attachment{Network: "more", IfName: ifName, Attached: true, Config: more.Bytes}
-		return h.reserve(t.Context(), &plan{Record: &intent})
+		return h.reserve(t.Context(), &plan.Plan{Record: &intent})
 	}
 	require.ErrorIs(t, begin("eth1"), ErrInUse)
 	_, err = h.Attach(t.Context(), a.ID, "more", AttachOptions{Interface: "eth1"})

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/allocnet/allocnet/internal/hostports"
+	"github.com/allocnet/allocnet/internal/plan"
 	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/internal/state/netns"
 	"github.com/allocnet/allocnet/internal/state/record"
@@ -103,7 +104,7 @@ func (c *Configurator) setUpNumbered(ctx context.Context, a Allocation) (*Status
 }
 
 // lockForSetup makes the plan of an allocation and locks the allocation.
-func (c *Configurator) lockForSetup(ctx context.Context, a *Allocation) (p *plan, unlock func(), err error) {
+func (c *Configurator) lockForSetup(ctx context.Context, a *Allocation) (p *plan.Plan, unlock func(), err error) {
 	if err := c.netns.Name(a); err != nil {
 		return nil, nil, err
 	}
@@ -145,7 +146,7 @@ func (c *Configurator) requireNew(a *Allocation) error {
 // setup sets up an allocation whose network namespace exists. It reserves ports and
 // namespace, records the intent, runs ADD and records the result. The caller holds the lock
 // of the allocation.
-func (c *Configurator) setup(ctx context.Context, a Allocation, p *plan) (*Status, error) {
+func (c *Configurator) setup(ctx context.Context, a Allocation, p *plan.Plan) (*Status, error) {
 	c.teardowns.forget(a.ID)
 	release, netnsErr := netns.Bind(p.Record)
 	defer release()
@@ -184,7 +185,7 @@ func (c *Configurator) setup(ctx context.Context, a Allocation, p *plan) (*Statu
 	if err := c.step(ctx, StepClaim, p.Record, func(ctx context.Context) error { return c.reserve(ctx, p) }); err != nil {
 		return nil, err
 	}
-	status, err := c.attach(ctx, p)
+	status, err := c.addWithRetries(ctx, p)
 	if err != nil {
 		return nil, err
 	}
@@ -198,7 +199,7 @@ func (c *Configurator) setup(ctx context.Context, a Allocation, p *plan) (*Statu
 
 // currentPlan returns the plan of the allocation if it is set up, else nil. It removes
 // what an interrupted operation left.
-func (c *Configurator) currentPlan(ctx context.Context, a Allocation) (*plan, error) {
+func (c *Configurator) currentPlan(ctx context.Context, a Allocation) (*plan.Plan, error) {
 	current, err := c.store.Get(a.ID)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -220,7 +221,7 @@ func (c *Configurator) currentPlan(ctx context.Context, a Allocation) (*plan, er
 
 // setupExisting is Setup of an allocation that is set up: it runs CHECK, and repairs the
 // network or sets it up again if necessary.
-func (c *Configurator) setupExisting(ctx context.Context, current *plan, wanted *record.Record) (*Status, error) {
+func (c *Configurator) setupExisting(ctx context.Context, current *plan.Plan, wanted *record.Record) (*Status, error) {
 	if !current.SameNetns(wanted) && !current.FormerBoot {
 		return nil, fmt.Errorf("%w: allocation %q is in another network namespace, which was at %s; tear it down, or destroy that namespace, before it is set up in %s",
 			ErrDifferent, current.ID, current.Netns, wanted.Netns)
@@ -235,7 +236,7 @@ func (c *Configurator) setupExisting(ctx context.Context, current *plan, wanted 
 	if err != nil {
 		return nil, err
 	}
-	if what := difference(aim.Record, c.requesting(aim, wanted)); what != "" {
+	if what := plan.Difference(aim.Record, c.requesting(aim, wanted)); what != "" {
 		return nil, fmt.Errorf("%w: allocation %q was set up with another %s; tear it down first", ErrDifferent, current.ID, what)
 	}
 	if err := c.requireServed(aim); err != nil {
@@ -249,8 +250,8 @@ func (c *Configurator) setupExisting(ctx context.Context, current *plan, wanted 
 	}
 	current.RequireAddress = wanted.RequireAddress
 	if err == nil {
-		status, err := statusOf(current.Record)
-		if status, err = withAddress(current.Record, status, err); err == nil {
+		status, err := plan.StatusOf(current.Record)
+		if status, err = plan.WithAddress(current.Record, status, err); err == nil {
 			status.Warnings = c.hostPorts().Warnings(ctx, current.Ports, listeners, current.ID, status)
 		}
 		return status, err
@@ -266,26 +267,26 @@ func (c *Configurator) setupExisting(ctx context.Context, current *plan, wanted 
 // the context ends meanwhile, it continues for rollBackTime, because the allocation would be lost.
 // If the state directory cannot be written, nothing is changed. The caller holds the locks of the
 // allocation and its networks.
-func (c *Configurator) replace(ctx context.Context, current *plan, listeners *hostports.Search, cause string) (*Status, error) {
+func (c *Configurator) replace(ctx context.Context, current *plan.Plan, listeners *hostports.Search, cause string) (*Status, error) {
 	c.cfg.Logger.Warn("network is not as it was set up; setting it up again", "alloc", current.ID, "error", cause)
 	release, err := netns.Bind(current.Record)
 	defer release()
 	if err != nil {
 		return nil, err
 	}
-	before, _ := statusOf(current.Record) // only the warning needs it
+	before, _ := plan.StatusOf(current.Record) // only the warning needs it
 	if err := c.noteDeleting(current.Record); err != nil {
 		return nil, err
 	}
 	ctx, cancel := withTimeAfter(ctx, rollBackTime)
 	defer cancel()
-	if err := c.detach(ctx, current); err != nil {
+	if err := c.removeNetworks(ctx, current); err != nil {
 		return nil, err
 	}
 	if current, err = c.intendAgain(current); err != nil {
 		return nil, err
 	}
-	status, err := c.attach(ctx, current)
+	status, err := c.addWithRetries(ctx, current)
 	if err != nil {
 		return nil, err
 	}
@@ -315,14 +316,14 @@ func shownAddresses(s *Status) string {
 
 // complete adds networks, engine and plugins to a plan. It returns an error if Setup must
 // refuse the allocation.
-func (c *Configurator) complete(p *plan) error {
+func (c *Configurator) complete(p *plan.Plan) error {
 	if err := c.planNetworks(p); err != nil {
 		return err
 	}
 	if err := c.requireServed(p); err != nil {
 		return err
 	}
-	noteUnserved(p)
+	p.NoteUnserved()
 	c.chooseEngine(p)
 	c.noteBinaries(p)
 	if err := errors.Join(c.installed(p), c.requireInside(p)); err != nil {
@@ -336,12 +337,12 @@ func (c *Configurator) complete(p *plan) error {
 
 // reserve records the intent. It returns an error if another record has the network
 // namespace or one of the ports.
-func (c *Configurator) reserve(ctx context.Context, p *plan) error {
+func (c *Configurator) reserve(ctx context.Context, p *plan.Plan) error {
 	return c.reserveWith(ctx, p, c.store.Reserve)
 }
 
 // reserveWith is reserve with a function that records the intent.
-func (c *Configurator) reserveWith(ctx context.Context, p *plan, write func(context.Context, *record.Record, func(error)) error) error {
+func (c *Configurator) reserveWith(ctx context.Context, p *plan.Plan, write func(context.Context, *record.Record, func(error)) error) error {
 	p.Updated = c.now()
 	reserve := func() error {
 		return write(ctx, p.Record, func(err error) { // if it has a requested port, ADD fails
@@ -370,7 +371,7 @@ func holderOf(err error) string {
 }
 
 // conflictError returns the public error of a conflict with another allocation, and other errors as they are.
-func (c *Configurator) conflictError(p *plan, err error) error {
+func (c *Configurator) conflictError(p *plan.Plan, err error) error {
 	var taken *record.NetnsError
 	var namesake *record.ContainerError
 	var ports *portmap.ConflictError

@@ -9,6 +9,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/engine/native"
+	"github.com/allocnet/allocnet/internal/plan"
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -42,7 +43,7 @@ const slotPrefix = "pool-"
 // slot is a prepared network namespace. Its record has phase Pooled. The goroutine that
 // removes it from the pool owns it.
 type slot struct {
-	*plan
+	*plan.Plan
 	request  *engine.Request // with the results
 	prepared *native.Prepared
 	sandbox  *sandbox.Sandbox

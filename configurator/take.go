@@ -16,6 +16,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/hostports"
+	"github.com/allocnet/allocnet/internal/plan"
 	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/internal/state/netns"
 	"github.com/allocnet/allocnet/internal/state/record"
@@ -24,7 +25,7 @@ import (
 // setupFromPool is Setup of a new allocation with a slot of a pool. It returns nil without
 // an error if there is no slot for the request; then the caller continues with an ordinary
 // Setup. The caller holds the lock of the allocation.
-func (c *Configurator) setupFromPool(ctx context.Context, a *Allocation, p *plan) (*Status, error) {
+func (c *Configurator) setupFromPool(ctx context.Context, a *Allocation, p *plan.Plan) (*Status, error) {
 	pool := c.poolFor(a)
 	if pool == nil || c.store.Has(a.ID) {
 		return nil, nil
@@ -36,7 +37,7 @@ func (c *Configurator) setupFromPool(ctx context.Context, a *Allocation, p *plan
 	if s == nil {
 		return nil, nil
 	}
-	if needsAddress(p.Record) && len(s.request.Attachments[0].Result.IPs) == 0 {
+	if plan.NeedsAddress(p.Record) && len(s.request.Attachments[0].Result.IPs) == 0 {
 		c.putBack(pool, s)
 		return nil, nil
 	}
@@ -46,7 +47,7 @@ func (c *Configurator) setupFromPool(ctx context.Context, a *Allocation, p *plan
 		return nil, err
 	}
 	c.teardowns.forget(a.ID)
-	t := &taking{plan: p, alloc: a, pool: pool, slot: s, unlockSlot: sync.OnceFunc(unlock)}
+	t := &taking{Plan: p, alloc: a, pool: pool, slot: s, unlockSlot: sync.OnceFunc(unlock)}
 	defer t.unlockSlot()
 	var status *Status
 	err = c.step(ctx, StepTake, p.Record, func(ctx context.Context) (err error) {
@@ -59,7 +60,7 @@ func (c *Configurator) setupFromPool(ctx context.Context, a *Allocation, p *plan
 // taking is the Setup of an allocation with a slot of a pool. The plan is that of the
 // allocation.
 type taking struct {
-	*plan
+	*plan.Plan
 	alloc *Allocation
 	pool  *pool
 	slot  *slot
@@ -135,9 +136,9 @@ func (c *Configurator) nextSlot(p *pool, a *Allocation) *slot {
 // slot. If something of the slot is missing, take discards it and returns nil without an error.
 func (c *Configurator) take(ctx context.Context, t *taking) (*Status, error) {
 	t.Netns, t.Namespace, t.Slot, t.Engine = t.alloc.Netns, t.slot.Namespace, t.slot.ID, t.slot.Engine
-	t.networks, t.Attachments = t.slot.networks, slices.Clone(t.slot.Attachments)
-	results := t.slot.resultsAt(t.plan)
-	listeners, err := c.admitTake(ctx, t.plan)
+	t.Networks, t.Attachments = t.slot.Networks, slices.Clone(t.slot.Attachments)
+	results := t.slot.resultsAt(t.Plan)
+	listeners, err := c.admitTake(ctx, t.Plan)
 	var unlock func()
 	if err == nil {
 		unlock, err = c.lockNetworks(ctx, t.Record)
@@ -147,7 +148,7 @@ func (c *Configurator) take(ctx context.Context, t *taking) (*Status, error) {
 		return nil, err
 	}
 	defer unlock()
-	err = c.reserveWith(ctx, t.plan, t.slot.file.Take)
+	err = c.reserveWith(ctx, t.Plan, t.slot.file.Take)
 	t.unlockSlot()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		c.putBack(t.pool, t.slot)
@@ -176,7 +177,7 @@ func (c *Configurator) take(ctx context.Context, t *taking) (*Status, error) {
 
 // resultsAt returns the results of a slot with the path that its network namespace gets, and
 // writes them into the record of the allocation.
-func (s *slot) resultsAt(p *plan) []*types100.Result {
+func (s *slot) resultsAt(p *plan.Plan) []*types100.Result {
 	path, _ := json.Marshal(s.Netns) // a string: there is no error
 	now, _ := json.Marshal(p.Netns)
 	var results []*types100.Result
@@ -197,11 +198,11 @@ func (s *slot) resultsAt(p *plan) []*types100.Result {
 }
 
 // admitTake returns the errors with which an ordinary Setup refuses an allocation.
-func (c *Configurator) admitTake(ctx context.Context, p *plan) (*hostports.Search, error) {
+func (c *Configurator) admitTake(ctx context.Context, p *plan.Plan) (*hostports.Search, error) {
 	if err := c.requireServed(p); err != nil {
 		return nil, err
 	}
-	noteUnserved(p)
+	p.NoteUnserved()
 	listeners := c.searchListeners(p.Record)
 	return listeners, c.refuseListeners(ctx, listeners, p.ID)
 }
@@ -224,7 +225,7 @@ func (c *Configurator) bind(ctx context.Context, t *taking, results []*types100.
 	if _, err := t.Sandbox.Mount(ctx, c.cfg.NetnsDir, filepath.Base(t.Netns)); err != nil {
 		return nil, err
 	}
-	arguments, err := t.arguments()
+	arguments, err := t.Arguments()
 	if err != nil {
 		return nil, err
 	}
@@ -236,8 +237,8 @@ func (c *Configurator) bind(ctx context.Context, t *taking, results []*types100.
 		return nil, err
 	}
 	c.holdForTaker(t.slot, t.alloc)
-	status, err := statusFrom(t.Record, results)
-	if status, err = withAddress(t.Record, status, err); err != nil {
+	status, err := plan.StatusFrom(t.Record, results)
+	if status, err = plan.WithAddress(t.Record, status, err); err != nil {
 		return nil, err
 	}
 	ready := *t.Record
@@ -253,7 +254,7 @@ func (c *Configurator) undoTake(ctx context.Context, t *taking, cause error) err
 	ended := ctx.Err()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
-	errs := []error{ended, c.removeLocked(ctx, t.plan)}
+	errs := []error{ended, c.removeLocked(ctx, t.Plan)}
 	t.Sandbox = nil
 	errs = append(errs, c.discard(t.pool, []*slot{t.slot}))
 	t.pool.release()
@@ -264,10 +265,10 @@ func (c *Configurator) undoTake(ctx context.Context, t *taking, cause error) err
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return fmt.Errorf("set up allocation %q from a pool: %w", t.ID, errors.Join(cause, err))
 	}
-	t.drop()
+	t.Drop()
 	fresh, err := c.planSetup(t.alloc)
 	if err == nil {
-		*t.plan = *fresh
+		*t.Plan = *fresh
 	}
 	return err
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+	"github.com/allocnet/allocnet/internal/plan"
 )
 
 // The network of a slot keeps the container ID of the slot. These functions find the
@@ -35,7 +36,7 @@ func (c *Configurator) takers() map[string]string {
 	}
 	entries, _ := os.ReadDir(c.cfg.NetnsDir)
 	for _, e := range entries {
-		if validateID(e.Name()) == nil {
+		if plan.ValidateID(e.Name()) == nil {
 			note(e.Name())
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/allocnet/allocnet/cleanup"
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/engine/pluginexec"
+	"github.com/allocnet/allocnet/internal/plan"
 	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/internal/state/netns"
 	"github.com/allocnet/allocnet/internal/state/record"
@@ -80,7 +81,7 @@ func ignoreNotFound(err error) error {
 }
 
 func (c *Configurator) lockAndTeardown(ctx context.Context, a Allocation) error {
-	if err := errors.Join(validateID(a.ID), ctx.Err()); err != nil {
+	if err := errors.Join(plan.ValidateID(a.ID), ctx.Err()); err != nil {
 		return err
 	}
 	if err := c.requirePrivileges(); err != nil {
@@ -140,7 +141,7 @@ func withoutNetns(err error) error {
 }
 
 // remove detaches an allocation and deletes its record.
-func (c *Configurator) remove(ctx context.Context, p *plan) error {
+func (c *Configurator) remove(ctx context.Context, p *plan.Plan) error {
 	unlock, err := c.lockNetworks(ctx, p.Record)
 	if err != nil {
 		return err
@@ -150,8 +151,8 @@ func (c *Configurator) remove(ctx context.Context, p *plan) error {
 }
 
 // removeLocked is remove for a caller that holds the locks of the networks.
-func (c *Configurator) removeLocked(ctx context.Context, p *plan) error {
-	if err := c.detach(ctx, p); err != nil {
+func (c *Configurator) removeLocked(ctx context.Context, p *plan.Plan) error {
+	if err := c.removeNetworks(ctx, p); err != nil {
 		return err
 	}
 	return c.store.Delete(p.ID)
@@ -197,7 +198,7 @@ func (c *Configurator) removeUnrecordedAs(ctx context.Context, a Allocation, slo
 		return err
 	}
 	defer unlock()
-	if err := c.detach(ctx, p); err != nil {
+	if err := c.removeNetworks(ctx, p); err != nil {
 		if missing := c.installed(p); missing != nil && !evidence {
 			// There is no sign of a Setup, and with this configuration none can have
 			// succeeded. A record would make every later call use this configuration,
@@ -211,7 +212,7 @@ func (c *Configurator) removeUnrecordedAs(ctx context.Context, a Allocation, slo
 
 // isOfAnother reports whether everything on the host that has the ID of an allocation without a record
 // belongs to another allocation.
-func (c *Configurator) isOfAnother(p *plan) (bool, error) {
+func (c *Configurator) isOfAnother(p *plan.Plan) (bool, error) {
 	if _, err := c.store.Get(p.ID); !errors.Is(err, fs.ErrNotExist) {
 		return false, nil // the record cannot be read
 	}
@@ -225,7 +226,7 @@ func (c *Configurator) isOfAnother(p *plan) (bool, error) {
 // dropForeignNetns removes the network namespace from the record of planWithoutRecord, unless
 // there is evidence on the host that the allocation was set up: the namespace may belong to
 // another program.
-func (c *Configurator) dropForeignNetns(ctx context.Context, p *plan) (evidence bool, err error) {
+func (c *Configurator) dropForeignNetns(ctx context.Context, p *plan.Plan) (evidence bool, err error) {
 	if _, err := c.store.Get(p.ID); !errors.Is(err, fs.ErrNotExist) {
 		return true, nil // a record that cannot be read is evidence, too
 	}
@@ -243,34 +244,34 @@ func (c *Configurator) dropForeignNetns(ctx context.Context, p *plan) (evidence 
 
 // planWithoutRecord plans the teardown of an allocation without a record, from the fields of
 // the Allocation and the current configuration.
-func (c *Configurator) planWithoutRecord(a Allocation) *plan {
+func (c *Configurator) planWithoutRecord(a Allocation) *plan.Plan {
 	ports, portErr := c.mappings(&a)
 	r, requestErr := c.newRecord(&a, ports)
-	p := &plan{Record: r}
-	networksErr := errors.Join(p.addConflists(&a), c.planNetworks(p))
+	p := &plan.Plan{Record: r}
+	networksErr := errors.Join(p.AddConflists(&a), c.planNetworks(p))
 	if networksErr == nil {
-		noteUnserved(p)
+		p.NoteUnserved()
 	}
 	if err := errors.Join(portErr, requestErr); err != nil {
 		c.cfg.Logger.Debug("no record; ignoring invalid parts of the request", "alloc", a.ID, "error", err)
 	}
 	if err := networksErr; err != nil {
 		c.cfg.Logger.Debug("no record and no configuration; looking for leftovers by ID alone", "alloc", a.ID, "error", err)
-		p.drop()
+		p.Drop()
 	}
 	p.Phase = record.Deleting
 	return p
 }
 
-// detach removes the networks of an allocation. A nil error means that nothing is left; any
+// removeNetworks removes the networks of an allocation. A nil error means that nothing is left; any
 // other error is ErrIncomplete and joins all causes.
-func (c *Configurator) detach(ctx context.Context, p *plan) error {
-	return c.detachAfter(ctx, p, nil)
+func (c *Configurator) removeNetworks(ctx context.Context, p *plan.Plan) error {
+	return c.removeNetworksAfter(ctx, p, nil)
 }
 
-// detachAfter is detach after an ADD that failed with addErr, which contains the plugins that
+// removeNetworksAfter is detach after an ADD that failed with addErr, which contains the plugins that
 // the ADD has reached.
-func (c *Configurator) detachAfter(ctx context.Context, p *plan, addErr error) error {
+func (c *Configurator) removeNetworksAfter(ctx context.Context, p *plan.Plan, addErr error) error {
 	c.recordDeleting(p.Record)
 	endFormerBoot(p.Record)
 	release, err := netns.Open(p.Record)
@@ -319,7 +320,7 @@ func (c *Configurator) noteDeleting(r *record.Record) error {
 
 // recordAddresses finds the addresses of an allocation whose ADD has no result, before DEL
 // releases them. It records them for the case that this DEL is interrupted, too.
-func (c *Configurator) recordAddresses(ctx context.Context, p *plan) error {
+func (c *Configurator) recordAddresses(ctx context.Context, p *plan.Plan) error {
 	if !slices.ContainsFunc(p.Attachments, func(a record.Attachment) bool { return a.Result == nil }) {
 		return nil
 	}
@@ -341,7 +342,7 @@ func (c *Configurator) recordAddresses(ctx context.Context, p *plan) error {
 }
 
 // del runs DEL, for at most Config.Timeout.
-func (c *Configurator) del(ctx context.Context, p *plan) error {
+func (c *Configurator) del(ctx context.Context, p *plan.Plan) error {
 	if len(p.Attachments) == 0 {
 		return nil
 	}
@@ -365,7 +366,7 @@ func (c *Configurator) del(ctx context.Context, p *plan) error {
 
 // dropReleasedAddresses removes the addresses that an earlier, interrupted DEL has released
 // from the results of a request. They may belong to another allocation by now.
-func (c *Configurator) dropReleasedAddresses(ctx context.Context, p *plan, req *engine.Request) error {
+func (c *Configurator) dropReleasedAddresses(ctx context.Context, p *plan.Plan, req *engine.Request) error {
 	released, err := cleanup.Released(ctx, c.cleanupTarget(p))
 	if err != nil || len(released) == 0 {
 		return err
@@ -456,7 +457,7 @@ func eachDelError(err error, wanted func(*engine.DelError) bool) bool {
 
 // cleanupTarget is the target of the cleanup of a plan. It is valid as long as the record's
 // namespace is open.
-func (c *Configurator) cleanupTarget(p *plan) cleanup.Target {
+func (c *Configurator) cleanupTarget(p *plan.Plan) cleanup.Target {
 	t := cleanup.Target{ID: p.Container(), Ports: p.Ports, Addresses: p.Addresses, StateDir: c.cfg.StateDir, Instance: c.instanceOf(p.Record), CacheDirs: []string{libcni.CacheDir}}
 	// Native plugins' links name their owner; other objects in the namespace may not belong
 	// to the allocation.

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/engine/native"
 	"github.com/allocnet/allocnet/internal/hostports"
+	"github.com/allocnet/allocnet/internal/plan"
 	"github.com/allocnet/allocnet/internal/state/netns"
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/portmap"
@@ -78,8 +78,8 @@ func (c *Configurator) updatePicked(ctx context.Context, change Change, k *hostp
 }
 
 func (c *Configurator) update(ctx context.Context, id string, change Change) (*Status, error) {
-	return c.change(ctx, id, change.Revision, "", func(p *plan) (*Status, error) {
-		target, err := p.aim(change, c.portOptions())
+	return c.change(ctx, id, change.Revision, "", func(p *plan.Plan) (*Status, error) {
+		target, err := p.Aim(change, c.portOptions())
 		switch {
 		case err != nil:
 			return nil, err
@@ -88,28 +88,28 @@ func (c *Configurator) update(ctx context.Context, id string, change Change) (*S
 		case !target.KeepsRevision:
 			return c.recordLabelsAndPolicy(ctx, p, target)
 		}
-		return statusOf(p.Record)
+		return plan.StatusOf(p.Record)
 	})
 }
 
 // recordLabelsAndPolicy changes only the record: the networks of the allocation do not enforce
 // policies, so the kernel knows neither its labels nor a policy, which the change can only remove.
-func (c *Configurator) recordLabelsAndPolicy(ctx context.Context, p *plan, target *record.Aim) (*Status, error) {
+func (c *Configurator) recordLabelsAndPolicy(ctx context.Context, p *plan.Plan, target *record.Aim) (*Status, error) {
 	done := *p.Record
-	setLabelsAndPolicy(&done, target)
+	plan.SetLabelsAndPolicy(&done, target)
 	done.Updated = c.now()
 	done.Revision++
 	if err := c.step(ctx, StepRecord, &done, func(context.Context) error { return c.put(&done) }); err != nil {
 		return nil, err
 	}
-	return statusOf(&done)
+	return plan.StatusOf(&done)
 }
 
 // change calls act with the plan of an allocation that is set up and has the revision, or any
 // revision if that is "". It first finishes an interrupted change. act runs under the locks of
 // the allocation, of its networks and, unless that is "", of one more network.
-func (c *Configurator) change(ctx context.Context, id, revision, network string, act func(*plan) (*Status, error)) (*Status, error) {
-	if err := errors.Join(validateID(id), c.requirePrivileges()); err != nil {
+func (c *Configurator) change(ctx context.Context, id, revision, network string, act func(*plan.Plan) (*Status, error)) (*Status, error) {
+	if err := errors.Join(plan.ValidateID(id), c.requirePrivileges()); err != nil {
 		return nil, err
 	}
 	unlock, err := c.lock(ctx, id)
@@ -138,14 +138,14 @@ func (c *Configurator) change(ctx context.Context, id, revision, network string,
 	if err := c.finishUpdate(ctx, p); err != nil {
 		return nil, err
 	}
-	if is := revisionOf(p.Record); revision != "" && revision != is {
+	if is := plan.RevisionOf(p.Record); revision != "" && revision != is {
 		return nil, &RevisionError{ID: id, Wanted: revision, Current: is}
 	}
 	return act(p)
 }
 
 // planToUpdate returns the plan of an allocation that is set up.
-func (c *Configurator) planToUpdate(id string) (*plan, error) {
+func (c *Configurator) planToUpdate(id string) (*plan.Plan, error) {
 	r, err := c.load(id)
 	if err != nil {
 		return nil, err
@@ -157,28 +157,20 @@ func (c *Configurator) planToUpdate(id string) (*plan, error) {
 		return nil, fmt.Errorf("%w: allocation %q is in phase %q", ErrNotFound, id, r.Phase)
 	}
 	p := c.planOf(r)
-	if p.unreadable != nil {
-		return nil, p.unreadable
+	if p.Unreadable != nil {
+		return nil, p.Unreadable
 	}
 	return p, nil
 }
 
-// requireNative returns ErrCannotUpdate if binaries have set up the networks of a plan.
-func (p *plan) requireNative() error {
-	if Engine(p.Engine) != EngineNative {
-		return fmt.Errorf("%w: its plugins run as binaries", ErrCannotUpdate)
-	}
-	return nil
-}
-
 // changeTo changes the host ports, limits, policy and labels of an allocation: it records the intent,
 // with the ports from before and after, changes what the kernel has, and records the result.
-func (c *Configurator) changeTo(ctx context.Context, p *plan, target *record.Aim) (*Status, error) {
-	before, err := p.aimBefore(target)
+func (c *Configurator) changeTo(ctx context.Context, p *plan.Plan, target *record.Aim) (*Status, error) {
+	before, err := p.AimBefore(target)
 	if err != nil {
 		return nil, err
 	}
-	intent, err := p.updating(target)
+	intent, err := p.Updating(target)
 	if err != nil {
 		return nil, err
 	}
@@ -188,7 +180,7 @@ func (c *Configurator) changeTo(ctx context.Context, p *plan, target *record.Aim
 		return nil, err
 	}
 	unhealthy := c.repairBefore(ctx, p)
-	more := added(before.Ports, target.Ports)
+	more := plan.Added(before.Ports, target.Ports)
 	listeners := c.searchListeners(&record.Record{ID: p.ID, ContainerID: p.ContainerID, Ports: more})
 	if err := c.refuseListeners(ctx, listeners, p.ID); err != nil {
 		return nil, err
@@ -200,7 +192,7 @@ func (c *Configurator) changeTo(ctx context.Context, p *plan, target *record.Aim
 	if err != nil {
 		return nil, errors.Join(err, c.undoUpdate(ctx, intent, before))
 	}
-	status, err := statusOf(done)
+	status, err := plan.StatusOf(done)
 	if err == nil {
 		status.Warnings = append(unhealthy, c.hostPorts().Warnings(ctx, more, listeners, p.ID, status)...)
 	}
@@ -210,7 +202,7 @@ func (c *Configurator) changeTo(ctx context.Context, p *plan, target *record.Aim
 // repairBefore restores, before an update, what another program has removed of the allocation: without
 // it, what the update makes may have no effect. If that is not possible, the update goes on, because it
 // may take something away; the returned warning says what is wrong.
-func (c *Configurator) repairBefore(ctx context.Context, p *plan) (warnings []string) {
+func (c *Configurator) repairBefore(ctx context.Context, p *plan.Plan) (warnings []string) {
 	if _, err := c.checkAndRepair(ctx, p); errors.Is(err, ErrUnhealthy) {
 		warnings = append(warnings, err.Error())
 	}
@@ -218,29 +210,29 @@ func (c *Configurator) repairBefore(ctx context.Context, p *plan) (warnings []st
 }
 
 // canUpdate returns an error if the recorded update of a plan cannot be carried out.
-func (c *Configurator) canUpdate(ctx context.Context, p *plan) error {
-	if err := p.requireNative(); err != nil {
+func (c *Configurator) canUpdate(ctx context.Context, p *plan.Plan) error {
+	if err := p.RequireNative(); err != nil {
 		return fmt.Errorf("update allocation %q: %w", p.ID, err)
 	}
-	return errors.Join(validateBounds(p.Record), c.canPublish(ctx, p), c.canLimit(ctx, p))
+	return errors.Join(plan.ValidateBounds(p.Record), c.canPublish(ctx, p), c.canLimit(ctx, p))
 }
 
 // checkedStatus returns the Status of an allocation for which CHECK succeeds.
-func (c *Configurator) checkedStatus(ctx context.Context, p *plan) (*Status, error) {
+func (c *Configurator) checkedStatus(ctx context.Context, p *plan.Plan) (*Status, error) {
 	if err := c.checkRecord(ctx, p); err != nil {
 		return nil, err
 	}
-	return statusOf(p.Record)
+	return plan.StatusOf(p.Record)
 }
 
 // canPublish returns an *UnservedError or ErrCannotUpdate if the host ports at which the update
 // of a plan aims cannot be published.
-func (c *Configurator) canPublish(ctx context.Context, p *plan) error {
+func (c *Configurator) canPublish(ctx context.Context, p *plan.Plan) error {
 	if p.Update.KeepsPorts {
 		return nil
 	}
-	if len(p.Update.Ports) > 0 && !p.declares(portmap.Capability) {
-		return p.unservedError(portmap.Capability)
+	if len(p.Update.Ports) > 0 && !p.Declares(portmap.Capability) {
+		return p.UnservedError(portmap.Capability)
 	}
 	request, err := c.request(p)
 	if err == nil {
@@ -254,7 +246,7 @@ func (c *Configurator) canPublish(ctx context.Context, p *plan) error {
 
 // beginUpdate records the intent of an update, and reserves its host ports. If another
 // allocation has one, the record is as before.
-func (c *Configurator) beginUpdate(ctx context.Context, p, intent *plan) error {
+func (c *Configurator) beginUpdate(ctx context.Context, p, intent *plan.Plan) error {
 	if intent.Update.KeepsPorts {
 		intent.Updated = c.now()
 		return c.store.BeginUpdate(intent.Record)
@@ -278,20 +270,11 @@ func (c *Configurator) dropUpdate(r *record.Record) error {
 	return c.store.EndUpdate(r, reserved)
 }
 
-// unservedError reports that no plugin of the plan declares capabilities.
-func (p *plan) unservedError(capabilities ...string) error {
-	e := &UnservedError{ID: p.ID, Capabilities: capabilities}
-	for _, a := range p.Attachments {
-		e.Networks = append(e.Networks, a.Network)
-	}
-	return e
-}
-
 // carryOut gives an allocation the host ports, limits, policy and labels at which its recorded
 // update aims, and records that it has them. The caller holds the locks of the allocation and
 // its networks.
-func (c *Configurator) carryOut(ctx context.Context, p *plan) (*record.Record, error) {
-	after, err := p.after(p.Update)
+func (c *Configurator) carryOut(ctx context.Context, p *plan.Plan) (*record.Record, error) {
+	after, err := p.After(p.Update)
 	if err != nil {
 		return nil, err
 	}
@@ -313,7 +296,7 @@ func (c *Configurator) carryOut(ctx context.Context, p *plan) (*record.Record, e
 }
 
 // apply runs a step of an update with the request of a plan, in Config.Timeout.
-func (c *Configurator) apply(ctx context.Context, step string, p *plan, act func(context.Context, *engine.Request) error) error {
+func (c *Configurator) apply(ctx context.Context, step string, p *plan.Plan, act func(context.Context, *engine.Request) error) error {
 	return c.step(ctx, step, p.Record, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 		defer cancel()
@@ -326,12 +309,12 @@ func (c *Configurator) apply(ctx context.Context, step string, p *plan, act func
 }
 
 // enforce makes the policy and the labels of a plan active.
-func (c *Configurator) enforce(ctx context.Context, after *plan) error {
+func (c *Configurator) enforce(ctx context.Context, after *plan.Plan) error {
 	return c.apply(ctx, StepEnforce, after, c.native.Enforce)
 }
 
 // publish changes the host ports in the kernel from those of one plan to those of another.
-func (c *Configurator) publish(ctx context.Context, before, after *plan) error {
+func (c *Configurator) publish(ctx context.Context, before, after *plan.Plan) error {
 	return c.apply(ctx, StepPublish, after, func(ctx context.Context, request *engine.Request) error {
 		if !c.runsInProcess(after) {
 			if err := c.allowForwarding(ctx, after); err != nil {
@@ -344,7 +327,7 @@ func (c *Configurator) publish(ctx context.Context, before, after *plan) error {
 
 // undoUpdate gives an allocation what it had before an update that failed. If that fails, the
 // record keeps it as the aim of an update.
-func (c *Configurator) undoUpdate(ctx context.Context, p *plan, before *record.Aim) error {
+func (c *Configurator) undoUpdate(ctx context.Context, p *plan.Plan, before *record.Aim) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
 	p.Update = before
@@ -359,11 +342,11 @@ func (c *Configurator) undoUpdate(ctx context.Context, p *plan, before *record.A
 
 // finishUpdate finishes an update, attach or detach that was interrupted, if there is one. The caller holds the
 // locks of the allocation and its networks, and has opened its network namespace.
-func (c *Configurator) finishUpdate(ctx context.Context, p *plan) error {
+func (c *Configurator) finishUpdate(ctx context.Context, p *plan.Plan) error {
 	if err := c.finishPending(ctx, p); err != nil || p.Update == nil {
 		return err
 	}
-	if p.lacksPorts() {
+	if p.LacksPorts() {
 		return c.dropUpdate(p.Record)
 	}
 	c.cfg.Logger.Warn("an update was interrupted; finishing it", "alloc", p.ID)
@@ -379,8 +362,8 @@ func (c *Configurator) finishUpdate(ctx context.Context, p *plan) error {
 // its request is compared. If an update cannot be finished because an interface is gone, that is
 // the plan at which it aims, and Setup sets the allocation up again with it. The caller holds the
 // locks of the allocation and its networks, and has opened its network namespace if it exists.
-func (c *Configurator) finishForSetup(ctx context.Context, p *plan) (*plan, error) {
-	if p.Update != nil && p.lacksPorts() {
+func (c *Configurator) finishForSetup(ctx context.Context, p *plan.Plan) (*plan.Plan, error) {
+	if p.Update != nil && p.LacksPorts() {
 		if err := c.dropUpdate(p.Record); err != nil {
 			return nil, err
 		}
@@ -394,11 +377,5 @@ func (c *Configurator) finishForSetup(ctx context.Context, p *plan) (*plan, erro
 	if p.Update == nil {
 		return p, nil
 	}
-	return p.after(p.Update)
-}
-
-// revisionOf returns the Revision of a record. It differs from those of earlier allocations
-// with the same ID.
-func revisionOf(r *record.Record) string {
-	return strconv.FormatInt(r.Created.UnixMicro(), 36) + "-" + strconv.Itoa(r.Revision)
+	return p.After(p.Update)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/internal/plan"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/policy"
 	"github.com/allocnet/allocnet/portmap"
@@ -166,7 +167,7 @@ func TestUpdateUndone(t *testing.T) {
 			require.NoError(t, err)
 			require.Nil(t, r.Update)
 			require.Len(t, r.Ports, 1)
-			require.Equal(t, was.Revision, revisionOf(r), "nothing has changed")
+			require.Equal(t, was.Revision, plan.RevisionOf(r), "nothing has changed")
 			require.NoError(t, h.CheckOnly(t.Context(), a))
 
 			b := h.alloc("b")

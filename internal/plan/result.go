@@ -1,4 +1,4 @@
-package configurator
+package plan
 
 import (
 	"fmt"
@@ -8,6 +8,7 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/portmap"
@@ -25,8 +26,8 @@ type networkResult struct {
 // is the first that exists of: an interface of the first network that has one with an
 // address, an interface in the sandbox, any interface with an address. The loopback
 // interface is used only as a last resort.
-func newStatus(results []networkResult, ports []portmap.Mapping) (*Status, error) {
-	s := &Status{Ports: ports, Interfaces: []Interface{}}
+func newStatus(results []networkResult, ports []portmap.Mapping) (*allocnet.Status, error) {
+	s := &allocnet.Status{Ports: ports, Interfaces: []allocnet.Interface{}}
 	for _, r := range results {
 		if err := engine.Validate(r.result); err != nil {
 			return nil, fmt.Errorf("network %q: %w", r.network, err)
@@ -38,30 +39,30 @@ func newStatus(results []networkResult, ports []portmap.Mapping) (*Status, error
 			s.DNS = r.dns()
 		}
 		if s.InterfaceName == "" {
-			publish(s, primary(others(interfaces), addressed))
+			setPrimary(s, primary(others(interfaces), addressed))
 		}
 	}
 	if s.InterfaceName == "" {
-		publish(s, primary(others(s.Interfaces), inSandbox))
+		setPrimary(s, primary(others(s.Interfaces), inSandbox))
 	}
 	if s.InterfaceName == "" {
-		publish(s, primary(s.Interfaces, addressed))
+		setPrimary(s, primary(s.Interfaces, addressed))
 	}
 	return s, nil
 }
 
 // others returns the interfaces other than the loopback interface.
-func others(interfaces []Interface) []Interface {
-	return slices.DeleteFunc(slices.Clone(interfaces), func(i Interface) bool { return i.Name == rtnl.LoopbackName })
+func others(interfaces []allocnet.Interface) []allocnet.Interface {
+	return slices.DeleteFunc(slices.Clone(interfaces), func(i allocnet.Interface) bool { return i.Name == rtnl.LoopbackName })
 }
 
 // interfaces returns the interfaces of the result with their addresses. An address
 // without an interface index belongs to the requested interface (CNI specification,
 // "ips"), which is added if the result does not list it.
-func (r networkResult) interfaces() []Interface {
-	var list []Interface
+func (r networkResult) interfaces() []allocnet.Interface {
+	var list []allocnet.Interface
 	for _, i := range r.result.Interfaces {
-		list = append(list, Interface{Network: r.network, Name: i.Name, MAC: i.Mac, MTU: i.Mtu, Sandbox: i.Sandbox})
+		list = append(list, allocnet.Interface{Network: r.network, Name: i.Name, MAC: i.Mac, MTU: i.Mtu, Sandbox: i.Sandbox})
 	}
 	for _, ip := range r.result.IPs {
 		var at int
@@ -70,7 +71,7 @@ func (r networkResult) interfaces() []Interface {
 		} else {
 			list, at = r.requested(list)
 		}
-		a := Address{Address: ip.Address.String()}
+		a := allocnet.Address{Address: ip.Address.String()}
 		if len(ip.Gateway) > 0 {
 			a.Gateway = ip.Gateway.String()
 		}
@@ -81,21 +82,21 @@ func (r networkResult) interfaces() []Interface {
 
 // requested returns the index of the requested interface, and the list, to which it
 // adds the interface if necessary.
-func (r networkResult) requested(list []Interface) ([]Interface, int) {
-	at := slices.IndexFunc(list, func(i Interface) bool { return i.Name == r.ifName && i.Sandbox != "" })
+func (r networkResult) requested(list []allocnet.Interface) ([]allocnet.Interface, int) {
+	at := slices.IndexFunc(list, func(i allocnet.Interface) bool { return i.Name == r.ifName && i.Sandbox != "" })
 	if at >= 0 {
 		return list, at
 	}
-	return append(list, Interface{Network: r.network, Name: r.ifName, Sandbox: r.netns}), len(list)
+	return append(list, allocnet.Interface{Network: r.network, Name: r.ifName, Sandbox: r.netns}), len(list)
 }
 
-func (r networkResult) routes() []Route {
-	var routes []Route
+func (r networkResult) routes() []allocnet.Route {
+	var routes []allocnet.Route
 	for _, x := range r.result.Routes {
 		if x == nil {
 			continue
 		}
-		route := Route{Network: r.network, Destination: x.Dst.String(), MTU: x.MTU}
+		route := allocnet.Route{Network: r.network, Destination: x.Dst.String(), MTU: x.MTU}
 		if len(x.GW) > 0 {
 			route.Gateway = x.GW.String()
 		}
@@ -105,24 +106,24 @@ func (r networkResult) routes() []Route {
 }
 
 // dns returns nil if the result has no name server.
-func (r networkResult) dns() *DNS {
+func (r networkResult) dns() *allocnet.DNS {
 	d := r.result.DNS
 	if len(d.Nameservers) == 0 {
 		return nil
 	}
-	return &DNS{Servers: d.Nameservers, Domain: d.Domain, Searches: d.Search, Options: d.Options}
+	return &allocnet.DNS{Servers: d.Nameservers, Domain: d.Domain, Searches: d.Search, Options: d.Options}
 }
 
-func addressed(i Interface) bool { return len(i.Addresses) > 0 }
+func addressed(i allocnet.Interface) bool { return len(i.Addresses) > 0 }
 
-func inSandbox(i Interface) bool { return i.Sandbox != "" }
+func inSandbox(i allocnet.Interface) bool { return i.Sandbox != "" }
 
 // primary returns, by name, the first eligible interface in the sandbox, else the first
 // eligible one, else nil.
-func primary(interfaces []Interface, eligible func(Interface) bool) *Interface {
+func primary(interfaces []allocnet.Interface, eligible func(allocnet.Interface) bool) *allocnet.Interface {
 	sorted := slices.Clone(interfaces)
-	slices.SortStableFunc(sorted, func(a, b Interface) int { return strings.Compare(a.Name, b.Name) })
-	at := slices.IndexFunc(sorted, func(i Interface) bool { return inSandbox(i) && eligible(i) })
+	slices.SortStableFunc(sorted, func(a, b allocnet.Interface) int { return strings.Compare(a.Name, b.Name) })
+	at := slices.IndexFunc(sorted, func(i allocnet.Interface) bool { return inSandbox(i) && eligible(i) })
 	if at < 0 {
 		at = slices.IndexFunc(sorted, eligible)
 	}
@@ -132,9 +133,9 @@ func primary(interfaces []Interface, eligible func(Interface) bool) *Interface {
 	return &sorted[at]
 }
 
-// publish sets the interface name and the first address of each family from i. It does
+// setPrimary sets the interface name and the first address of each family from i. It does
 // nothing if i is nil.
-func publish(s *Status, i *Interface) {
+func setPrimary(s *allocnet.Status, i *allocnet.Interface) {
 	if i == nil {
 		return
 	}

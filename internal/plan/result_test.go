@@ -1,10 +1,11 @@
-package configurator
+package plan
 
 import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/internal/engine"
 )
 
@@ -13,77 +14,77 @@ import (
 func TestSelection(t *testing.T) {
 	for name, c := range map[string]struct {
 		results []string
-		want    Status // InterfaceName, Address, AddressIPv6 and DNS
+		want    allocnet.Status // InterfaceName, Address, AddressIPv6 and DNS
 		wantErr error
 	}{
 		"bridge: host links without sandbox come first in the result": {
 			results: []string{`{"interfaces":[{"name":"cni0","mac":"02:00:00:00:00:01"},{"name":"veth1"},{"name":"eth0","sandbox":"/ns"}],
 				"ips":[{"interface":2,"address":"10.0.0.2/24","gateway":"10.0.0.1"}]}`},
-			want: Status{InterfaceName: "eth0", Address: "10.0.0.2"},
+			want: allocnet.Status{InterfaceName: "eth0", Address: "10.0.0.2"},
 		},
 		"sorted by name, not by place": {
 			results: []string{`{"interfaces":[{"name":"eth1","sandbox":"/ns"},{"name":"eth0","sandbox":"/ns"}],
 				"ips":[{"interface":0,"address":"10.0.1.2/24"},{"interface":1,"address":"10.0.0.2/24"}]}`},
-			want: Status{InterfaceName: "eth0", Address: "10.0.0.2"},
+			want: allocnet.Status{InterfaceName: "eth0", Address: "10.0.0.2"},
 		},
 		"a sandbox wins over a name": {
 			results: []string{`{"interfaces":[{"name":"aaa"},{"name":"eth0","sandbox":"/ns"}],
 				"ips":[{"interface":0,"address":"10.0.1.2/24"},{"interface":1,"address":"10.0.0.2/24"}]}`},
-			want: Status{InterfaceName: "eth0", Address: "10.0.0.2"},
+			want: allocnet.Status{InterfaceName: "eth0", Address: "10.0.0.2"},
 		},
 		"an address wins over a sandbox": {
 			results: []string{`{"interfaces":[{"name":"eth0","sandbox":"/ns"},{"name":"veth9"}],
 				"ips":[{"interface":1,"address":"10.0.1.2/24"}]}`},
-			want: Status{InterfaceName: "veth9", Address: "10.0.1.2"},
+			want: allocnet.Status{InterfaceName: "veth9", Address: "10.0.1.2"},
 		},
 		"both families, the first of each, of the same interface": {
 			results: []string{`{"interfaces":[{"name":"eth0","sandbox":"/ns"},{"name":"eth1","sandbox":"/ns"}],
 				"ips":[{"interface":1,"address":"fd00::9/64"},{"interface":0,"address":"fd00::2/64"},{"interface":0,"address":"10.0.0.2/24"},{"interface":0,"address":"10.0.0.3/24"},{"interface":0,"address":"fd00::3/64"}]}`},
-			want: Status{InterfaceName: "eth0", Address: "10.0.0.2", AddressIPv6: "fd00::2"},
+			want: allocnet.Status{InterfaceName: "eth0", Address: "10.0.0.2", AddressIPv6: "fd00::2"},
 		},
 		"IPv6 only is the address too": {
 			results: []string{`{"interfaces":[{"name":"eth0","sandbox":"/ns"}],"ips":[{"interface":0,"address":"fd00::2/64"}]}`},
-			want:    Status{InterfaceName: "eth0", Address: "fd00::2", AddressIPv6: "fd00::2"},
+			want:    allocnet.Status{InterfaceName: "eth0", Address: "fd00::2", AddressIPv6: "fd00::2"},
 		},
 		"an IPv4-mapped address is an IPv4 address": {
 			results: []string{`{"interfaces":[{"name":"eth0","sandbox":"/ns"}],"ips":[{"interface":0,"address":"::ffff:10.0.0.2/120"}]}`},
-			want:    Status{InterfaceName: "eth0", Address: "10.0.0.2"},
+			want:    allocnet.Status{InterfaceName: "eth0", Address: "10.0.0.2"},
 		},
 		"no interfaces: the address is of the one that was asked for": {
 			results: []string{`{"ips":[{"address":"10.0.0.2/24"}]}`},
-			want:    Status{InterfaceName: "eth0", Address: "10.0.0.2"},
+			want:    allocnet.Status{InterfaceName: "eth0", Address: "10.0.0.2"},
 		},
 		"an address without interface is of the one in the sandbox, not of its namesake on the host": {
 			results: []string{`{"interfaces":[{"name":"eth0"},{"name":"eth0","sandbox":"/ns"}],"ips":[{"address":"10.0.0.2/24"}]}`},
-			want:    Status{InterfaceName: "eth0", Address: "10.0.0.2"},
+			want:    allocnet.Status{InterfaceName: "eth0", Address: "10.0.0.2"},
 		},
 		"the first network is the primary one": {
 			results: []string{`{"interfaces":[{"name":"zzz","sandbox":"/ns"}],"ips":[{"interface":0,"address":"10.0.0.2/24"}],"dns":{}}`,
 				`{"interfaces":[{"name":"aaa","sandbox":"/ns"}],"ips":[{"interface":0,"address":"10.1.0.2/24"}],"dns":{"nameservers":["10.1.0.1"],"domain":"d","search":["s"],"options":["o"]}}`},
-			want: Status{InterfaceName: "zzz", Address: "10.0.0.2", DNS: &DNS{Servers: []string{"10.1.0.1"}, Domain: "d", Searches: []string{"s"}, Options: []string{"o"}}},
+			want: allocnet.Status{InterfaceName: "zzz", Address: "10.0.0.2", DNS: &allocnet.DNS{Servers: []string{"10.1.0.1"}, Domain: "d", Searches: []string{"s"}, Options: []string{"o"}}},
 		},
 		"DNS without a server is none": {
 			results: []string{`{"ips":[{"address":"10.0.0.2/24"}],"dns":{"domain":"d","search":["s"]}}`},
-			want:    Status{InterfaceName: "eth0", Address: "10.0.0.2"},
+			want:    allocnet.Status{InterfaceName: "eth0", Address: "10.0.0.2"},
 		},
 		"no address": {
 			results: []string{`{"interfaces":[{"name":"br0"},{"name":"eth0","sandbox":"/ns"}]}`},
-			want:    Status{InterfaceName: "eth0"},
+			want:    allocnet.Status{InterfaceName: "eth0"},
 		},
 		"no address but that of the loopback interface": {
 			results: []string{`{"interfaces":[{"name":"lo","sandbox":"/ns"}],"ips":[{"interface":0,"address":"127.0.0.1/8"}]}`,
 				`{"interfaces":[{"name":"net0","sandbox":"/ns"}]}`},
-			want: Status{InterfaceName: "net0"},
+			want: allocnet.Status{InterfaceName: "net0"},
 		},
 		"no address in the first network": {
 			results: []string{`{"interfaces":[{"name":"eth0","sandbox":"/ns"}]}`,
 				`{"interfaces":[{"name":"eth1","sandbox":"/ns"}],"ips":[{"interface":0,"address":"10.0.0.2/24"}]}`},
-			want: Status{InterfaceName: "eth1", Address: "10.0.0.2"},
+			want: allocnet.Status{InterfaceName: "eth1", Address: "10.0.0.2"},
 		},
 		"nothing":               {results: []string{`{}`}},
-		"index out of range":    {results: []string{`{"interfaces":[{"name":"eth0"}],"ips":[{"interface":1,"address":"10.0.0.2/24"}]}`}, wantErr: ErrInvalidResult},
-		"index below the range": {results: []string{`{"interfaces":[{"name":"eth0"}],"ips":[{"interface":-1,"address":"10.0.0.2/24"}]}`}, wantErr: ErrInvalidResult},
-		"null interface":        {results: []string{`{"interfaces":[null],"ips":[{"address":"10.0.0.2/24"}]}`}, wantErr: ErrInvalidResult},
+		"index out of range":    {results: []string{`{"interfaces":[{"name":"eth0"}],"ips":[{"interface":1,"address":"10.0.0.2/24"}]}`}, wantErr: allocnet.ErrInvalidResult},
+		"index below the range": {results: []string{`{"interfaces":[{"name":"eth0"}],"ips":[{"interface":-1,"address":"10.0.0.2/24"}]}`}, wantErr: allocnet.ErrInvalidResult},
+		"null interface":        {results: []string{`{"interfaces":[null],"ips":[{"address":"10.0.0.2/24"}]}`}, wantErr: allocnet.ErrInvalidResult},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, err := statusFromTexts(c.results...)
@@ -101,7 +102,7 @@ func TestSelection(t *testing.T) {
 }
 
 // statusFromTexts parses results as a plugin of version 1.1.0 prints them.
-func statusFromTexts(texts ...string) (*Status, error) {
+func statusFromTexts(texts ...string) (*allocnet.Status, error) {
 	var results []networkResult
 	for i, text := range texts {
 		r, err := parseLoosely(text)
@@ -118,12 +119,12 @@ func TestFullResult(t *testing.T) {
 		"ips":[{"interface":1,"address":"10.0.0.2/24","gateway":"10.0.0.1"}],
 		"routes":[{"dst":"0.0.0.0/0","gw":"10.0.0.1","mtu":1300},{"dst":"fd00::/8"}]}`)
 	require.NoError(t, err)
-	require.Equal(t, []Interface{
+	require.Equal(t, []allocnet.Interface{
 		{Network: "a", Name: "br"},
 		{Network: "a", Name: "eth0", MAC: "02:00:00:00:00:02", MTU: 1400, Sandbox: "/ns",
-			Addresses: []Address{{Address: "10.0.0.2/24", Gateway: "10.0.0.1"}}},
+			Addresses: []allocnet.Address{{Address: "10.0.0.2/24", Gateway: "10.0.0.1"}}},
 	}, s.Interfaces)
-	require.Equal(t, []Route{
+	require.Equal(t, []allocnet.Route{
 		{Network: "a", Destination: "0.0.0.0/0", Gateway: "10.0.0.1", MTU: 1300},
 		{Network: "a", Destination: "fd00::/8"},
 	}, s.Routes)
@@ -143,4 +144,18 @@ func FuzzStatus(f *testing.F) {
 		require.NotNil(t, s.Interfaces)
 		require.True(t, s.Address == "" || s.InterfaceName != "", "each address is of an interface")
 	})
+}
+
+func TestDNSOfTheFirstNetworkThatHasAServer(t *testing.T) {
+	s, err := statusFromTexts(`{"ips":[{"address":"10.0.0.2/24"}],"dns":{"domain":"none"}}`,
+		`{"ips":[{"address":"10.0.1.2/24"}],"dns":{"nameservers":["192.0.2.1"]}}`,
+		`{"ips":[{"address":"10.0.2.2/24"}],"dns":{"nameservers":["192.0.2.2"]}}`)
+	require.NoError(t, err)
+	require.Equal(t, &allocnet.DNS{Servers: []string{"192.0.2.1"}}, s.DNS)
+}
+
+func TestNullRoute(t *testing.T) {
+	s, err := statusFromTexts(`{"ips":[{"address":"10.0.0.2/24"}],"routes":[null,{"dst":"10.0.0.0/8"}]}`)
+	require.NoError(t, err)
+	require.Equal(t, []allocnet.Route{{Network: "a", Destination: "10.0.0.0/8"}}, s.Routes)
 }

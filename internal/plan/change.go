@@ -1,4 +1,4 @@
-package configurator
+package plan
 
 import (
 	"encoding/json"
@@ -6,17 +6,16 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/internal/names"
 	policyplugin "github.com/allocnet/allocnet/internal/plugins/policy"
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// This file computes what an update aims at. Nothing in it changes anything.
-
-// aim returns what an allocation has after a change. It is about all that the change names,
+// Aim returns what an allocation has after a change. It is about all that the change names,
 // also if the record has that already, because another program may have removed it.
-func (p *plan) aim(change Change, o portmap.Options) (*record.Aim, error) {
+func (p *Plan) Aim(change allocnet.Change, o portmap.Options) (*record.Aim, error) {
 	r := p.Record
 	ports, err := portsAfter(r, change, o)
 	if err != nil {
@@ -29,19 +28,19 @@ func (p *plan) aim(change Change, o portmap.Options) (*record.Aim, error) {
 	}
 	aim.KeepsPorts = len(change.Publish)+len(change.Unpublish) == 0
 	if aim.Policy = r.Policy; change.Policy != nil {
-		aim.Policy = policyOrNil(change.Policy)
+		aim.Policy = PolicyOrNil(change.Policy)
 		if err := change.Policy.Validate(); err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrInvalidAllocation, err)
+			return nil, fmt.Errorf("%w: %w", allocnet.ErrInvalidAllocation, err)
 		}
-		if err := p.requirePolicies(aim.Policy); err != nil {
+		if err := p.RequirePolicies(aim.Policy); err != nil {
 			return nil, err
 		}
 	}
 	if aim.Labels, err = names.ChangeLabels(r.Labels, change.Labels); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrInvalidAllocation, err)
+		return nil, fmt.Errorf("%w: %w", allocnet.ErrInvalidAllocation, err)
 	}
-	aim.Enforce = (change.Policy != nil || len(change.Labels) > 0) && p.declares(policyplugin.Capability)
-	before, err := limitsOf(r)
+	aim.Enforce = (change.Policy != nil || len(change.Labels) > 0) && p.Declares(policyplugin.Capability)
+	before, err := LimitsOf(r)
 	if err == nil && change.Bandwidth != nil {
 		after := *change.Bandwidth // the caller may change its own
 		aim.Bandwidth = &after
@@ -52,19 +51,19 @@ func (p *plan) aim(change Change, o portmap.Options) (*record.Aim, error) {
 }
 
 // hasLabelsAndPolicy reports whether an allocation has the labels and the policy of an aim.
-func (p *plan) hasLabelsAndPolicy(aim *record.Aim) bool {
+func (p *Plan) hasLabelsAndPolicy(aim *record.Aim) bool {
 	return maps.Equal(aim.Labels, p.Labels) && sameJSON(aim.Policy, p.Policy)
 }
 
 // portsAfter returns the host ports of an allocation after a change.
-func portsAfter(r *record.Record, change Change, o portmap.Options) ([]portmap.Mapping, error) {
+func portsAfter(r *record.Record, change allocnet.Change, o portmap.Options) ([]portmap.Mapping, error) {
 	gone, err := portmap.Mappings(ofEveryProtocol(change.Unpublish), o)
 	if err != nil {
-		return nil, fmt.Errorf("%w: unpublish: %w", ErrInvalidAllocation, err)
+		return nil, fmt.Errorf("%w: unpublish: %w", allocnet.ErrInvalidAllocation, err)
 	}
 	added, err := portmap.Mappings(change.Publish, o)
 	if err != nil {
-		return nil, fmt.Errorf("%w: publish: %w", ErrInvalidAllocation, err)
+		return nil, fmt.Errorf("%w: publish: %w", allocnet.ErrInvalidAllocation, err)
 	}
 	ports := slices.DeleteFunc(slices.Clone(r.Ports), func(m portmap.Mapping) bool {
 		return slices.ContainsFunc(gone, func(g portmap.Mapping) bool {
@@ -111,37 +110,37 @@ func publication(ports []portmap.Mapping) *record.Aim {
 	return p
 }
 
-// aimBefore returns the aim that reverses another one.
-func (p *plan) aimBefore(target *record.Aim) (*record.Aim, error) {
+// AimBefore returns the aim that reverses another one.
+func (p *Plan) AimBefore(target *record.Aim) (*record.Aim, error) {
 	before := &record.Aim{KeepsRevision: true, Requested: p.RequestedPorts, Ports: p.Ports, Labels: p.Labels, Policy: p.Policy, Enforce: target.Enforce, KeepsPorts: target.KeepsPorts}
 	if target.Bandwidth == nil {
 		return before, nil
 	}
-	limits, err := limitsOf(p.Record)
+	limits, err := LimitsOf(p.Record)
 	before.Bandwidth = &limits
 	return before, err
 }
 
-// updating returns the plan of an update: with the host ports from before and after it.
-func (p *plan) updating(target *record.Aim) (*plan, error) {
-	intent := p.changed(func(r *record.Record) { r.Update = target })
+// Updating returns the plan of an update: with the host ports from before and after it.
+func (p *Plan) Updating(target *record.Aim) (*Plan, error) {
+	intent := p.Changed(func(r *record.Record) { r.Update = target })
 	if target.KeepsPorts {
 		return intent, nil
 	}
-	intent.Ports = slices.Concat(p.Ports, added(p.Ports, target.Ports))
+	intent.Ports = slices.Concat(p.Ports, Added(p.Ports, target.Ports))
 	var err error
 	intent.Capabilities, err = withPorts(p.Capabilities, intent.Ports)
 	return intent, err
 }
 
-// added returns the mappings of after that are not in before.
-func added(before, after []portmap.Mapping) []portmap.Mapping {
+// Added returns the mappings of after that are not in before.
+func Added(before, after []portmap.Mapping) []portmap.Mapping {
 	return slices.DeleteFunc(slices.Clone(after), func(m portmap.Mapping) bool { return slices.Contains(before, m) })
 }
 
 // withPorts returns capability arguments with other host ports.
 func withPorts(capabilities map[string]json.RawMessage, ports []portmap.Mapping) (map[string]json.RawMessage, error) {
-	given, err := capabilityArgs(&Allocation{}, ports)
+	given, err := CapabilityArgs(&allocnet.Allocation{}, ports)
 	all := maps.Clone(capabilities)
 	delete(all, portmap.Capability)
 	for name, value := range given {
@@ -153,12 +152,12 @@ func withPorts(capabilities map[string]json.RawMessage, ports []portmap.Mapping)
 	return all, err
 }
 
-// after returns the plan of an allocation that has that at which an update aims. Its results are
+// After returns the plan of an allocation that has that at which an update aims. Its results are
 // those from before.
-func (p *plan) after(aim *record.Aim) (*plan, error) {
-	after := p.changed(func(r *record.Record) {
+func (p *Plan) After(aim *record.Aim) (*Plan, error) {
+	after := p.Changed(func(r *record.Record) {
 		r.Ports, r.RequestedPorts, r.Update = aim.Ports, aim.Requested, nil
-		setLabelsAndPolicy(r, aim)
+		SetLabelsAndPolicy(r, aim)
 		if !aim.KeepsRevision {
 			r.Revision++
 		}
@@ -172,16 +171,58 @@ func (p *plan) after(aim *record.Aim) (*plan, error) {
 	if aim.Bandwidth == nil {
 		return after, nil
 	}
-	return after.limitedTo(*aim.Bandwidth)
+	return after.LimitedTo(*aim.Bandwidth)
 }
 
-// setLabelsAndPolicy gives a record the labels and the policy of an aim.
-func setLabelsAndPolicy(r *record.Record, aim *record.Aim) {
+// SetLabelsAndPolicy gives a record the labels and the policy of an aim.
+func SetLabelsAndPolicy(r *record.Record, aim *record.Aim) {
 	r.Labels, r.Policy = aim.Labels, aim.Policy
 	if r.Policy == nil {
 		r.Unserved = without(r.Unserved, policyplugin.Capability)
 	}
 }
 
-// lacksPorts reports whether an update has not reserved its host ports yet.
-func (p *plan) lacksPorts() bool { return len(added(p.Ports, p.Update.Ports)) > 0 }
+// LacksPorts reports whether an update has not reserved its host ports yet.
+func (p *Plan) LacksPorts() bool { return len(Added(p.Ports, p.Update.Ports)) > 0 }
+
+// LimitsOf returns the limits that a record requests; the zero value if there are none.
+func LimitsOf(r *record.Record) (limits allocnet.Bandwidth, err error) {
+	if IsEmpty(r.Capabilities[Bandwidth]) {
+		return limits, nil
+	}
+	if err := json.Unmarshal(r.Capabilities[Bandwidth], &limits); err != nil {
+		return limits, fmt.Errorf("capability %q of allocation %q: %w", Bandwidth, r.ID, err)
+	}
+	return limits, nil
+}
+
+// WithLimits returns capability arguments with other limits.
+func WithLimits(capabilities map[string]json.RawMessage, limits allocnet.Bandwidth) (map[string]json.RawMessage, error) {
+	all := maps.Clone(capabilities)
+	delete(all, Bandwidth)
+	if limits == (allocnet.Bandwidth{}) {
+		return all, nil
+	}
+	text, err := json.Marshal(limits)
+	if err != nil {
+		return nil, fmt.Errorf("encode capability %q: %w", Bandwidth, err)
+	}
+	if all == nil {
+		all = map[string]json.RawMessage{}
+	}
+	all[Bandwidth] = text
+	return all, nil
+}
+
+// LimitedTo returns the plan with other limits.
+func (p *Plan) LimitedTo(limits allocnet.Bandwidth) (*Plan, error) {
+	limited := p.Changed(func(r *record.Record) {
+		r.Attachments = slices.Clone(p.Attachments) // they get other results
+		if limits == (allocnet.Bandwidth{}) {
+			r.Unserved = without(p.Unserved, Bandwidth)
+		}
+	})
+	var err error
+	limited.Capabilities, err = WithLimits(p.Capabilities, limits)
+	return limited, err
+}

@@ -1,4 +1,4 @@
-package configurator
+package plan
 
 import (
 	"encoding/json"
@@ -14,36 +14,38 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet"
+	"github.com/allocnet/allocnet/internal/engine/native"
 	"github.com/allocnet/allocnet/internal/names"
 	bandwidthplugin "github.com/allocnet/allocnet/internal/plugins/bandwidth"
 	policyplugin "github.com/allocnet/allocnet/internal/plugins/policy"
 	"github.com/allocnet/allocnet/portmap"
 )
 
-func validateID(id string) error {
+func ValidateID(id string) error {
 	if len(id) > names.MaxID {
-		return fmt.Errorf("%w: ID %q... has %d characters; at most %d are allowed", ErrInvalidAllocation, id[:32], len(id), names.MaxID)
+		return fmt.Errorf("%w: ID %q... has %d characters; at most %d are allowed", allocnet.ErrInvalidAllocation, id[:32], len(id), names.MaxID)
 	}
 	if err := names.ValidateContainer(id); err != nil {
-		return fmt.Errorf("%w: ID %q: must be letters, digits, '_', '.' and '-', and begin with a letter or digit: %w", ErrInvalidAllocation, id, err)
+		return fmt.Errorf("%w: ID %q: must be letters, digits, '_', '.' and '-', and begin with a letter or digit: %w", allocnet.ErrInvalidAllocation, id, err)
 	}
 	return nil
 }
 
-// containerID returns the container ID of an allocation, or "" if it equals the ID.
-func containerID(a *Allocation) string {
+// ContainerID returns the container ID of an allocation, or "" if it equals the ID.
+func ContainerID(a *allocnet.Allocation) string {
 	if a.ContainerID == a.ID {
 		return ""
 	}
 	return a.ContainerID
 }
 
-// validateAllocation joins the errors of an allocation that can be found without the
+// Validate joins the errors of an allocation that can be found without the
 // Config and the host.
-func validateAllocation(a *Allocation) error {
-	errs := []error{validateID(a.ID)}
+func Validate(a *allocnet.Allocation) error {
+	errs := []error{ValidateID(a.ID)}
 	bad := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("%w: %s", ErrInvalidAllocation, fmt.Sprintf(format, args...)))
+		errs = append(errs, fmt.Errorf("%w: %s", allocnet.ErrInvalidAllocation, fmt.Sprintf(format, args...)))
 	}
 	if !filepath.IsAbs(a.Netns) || !utf8.ValidString(a.Netns) || len(a.Netns) >= unix.PathMax {
 		bad("netns %.256q: must be an absolute path of less than %d bytes, in UTF-8", a.Netns, unix.PathMax)
@@ -92,7 +94,7 @@ func validateAllocation(a *Allocation) error {
 	return errors.Join(errs...)
 }
 
-func validateNames(a *Allocation, bad func(string, ...any)) {
+func validateNames(a *allocnet.Allocation, bad func(string, ...any)) {
 	if a.ContainerID != "" {
 		if err := names.ValidateContainer(a.ContainerID); err != nil || len(a.ContainerID) > names.MaxID {
 			bad("container ID %q: must be at most %d letters, digits, '_', '.' and '-', and begin with a letter or digit", a.ContainerID, names.MaxID)
@@ -129,9 +131,9 @@ func validateNames(a *Allocation, bad func(string, ...any)) {
 const maxScope = 256
 
 // ownCapabilities lists the capabilities for which Allocation has fields.
-var ownCapabilities = []string{portmap.Capability, "dns", bandwidth, "ips", "ipRanges", "mac", "cgroupPath", policyplugin.Capability}
+var ownCapabilities = []string{portmap.Capability, "dns", Bandwidth, "ips", "ipRanges", "mac", "cgroupPath", policyplugin.Capability}
 
-func validateRanges(sets [][]IPRange, bad func(string, ...any)) {
+func validateRanges(sets [][]allocnet.IPRange, bad func(string, ...any)) {
 	for i, set := range sets {
 		for j, r := range set {
 			if _, err := netip.ParsePrefix(r.Subnet); err != nil {
@@ -150,9 +152,9 @@ func validateRanges(sets [][]IPRange, bad func(string, ...any)) {
 // see the CNI conventions.
 const ignoreUnknown = "IgnoreUnknown"
 
-// cniArgs returns the CNI_ARGS of an allocation: IgnoreUnknown first, then the others
+// CNIArgs returns the CNI_ARGS of an allocation: IgnoreUnknown first, then the others
 // sorted by key. SchedulerArgs take precedence over Args.
-func cniArgs(a *Allocation) [][2]string {
+func CNIArgs(a *allocnet.Allocation) [][2]string {
 	merged := map[string]string{ignoreUnknown: "true"}
 	maps.Copy(merged, a.Args)
 	maps.Copy(merged, a.SchedulerArgs)
@@ -164,9 +166,9 @@ func cniArgs(a *Allocation) [][2]string {
 	return args
 }
 
-// capabilityArgs returns the capability arguments of an allocation by the names of the
+// CapabilityArgs returns the capability arguments of an allocation by the names of the
 // CNI conventions. It omits capabilities that the allocation does not request.
-func capabilityArgs(a *Allocation, ports []portmap.Mapping) (map[string]json.RawMessage, error) {
+func CapabilityArgs(a *allocnet.Allocation, ports []portmap.Mapping) (map[string]json.RawMessage, error) {
 	given := map[string]any{}
 	if len(ports) > 0 {
 		unlabelled := slices.Clone(ports)
@@ -179,7 +181,7 @@ func capabilityArgs(a *Allocation, ports []portmap.Mapping) (map[string]json.Raw
 		given["dns"] = a.DNS
 	}
 	if a.Bandwidth != nil {
-		given[bandwidth] = a.Bandwidth
+		given[Bandwidth] = a.Bandwidth
 	}
 	if len(a.IPs) > 0 {
 		given["ips"] = a.IPs
@@ -208,4 +210,23 @@ func capabilityArgs(a *Allocation, ports []portmap.Mapping) (map[string]json.Raw
 		encoded[name] = data
 	}
 	return encoded, nil
+}
+
+// Bandwidth is the capability of limits.
+const Bandwidth = native.Bandwidth
+
+// IPs is the capability of requested addresses.
+const IPs = "ips"
+
+// validatePluginDirs reports directories that cannot be an entry of CNI_PATH.
+func validatePluginDirs(dirs []string, bad func(string, ...any)) {
+	if len(dirs) > allocnet.MaxPluginDirs {
+		bad("pluginDirs: %d directories; at most %d are allowed", len(dirs), allocnet.MaxPluginDirs)
+		return
+	}
+	for _, dir := range dirs {
+		if !filepath.IsAbs(dir) || len(dir) >= unix.PathMax || !utf8.ValidString(dir) || strings.ContainsAny(dir, ":\x00") {
+			bad("pluginDirs: %.256q: must be an absolute path without ':' of less than %d bytes, in UTF-8", dir, unix.PathMax)
+		}
+	}
 }

@@ -1,4 +1,4 @@
-package configurator
+package plan
 
 import (
 	"encoding/json"
@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/record"
@@ -30,12 +31,12 @@ const (
 	maxNetworkName = 255 - names.MaxID - len("--") - 15
 )
 
-// validateBounds returns an error for each bound that a planned record exceeds, and for
+// ValidateBounds returns an error for each bound that a planned record exceeds, and for
 // a prevResult that cannot be parsed.
-func validateBounds(r *record.Record) error {
+func ValidateBounds(r *record.Record) error {
 	var errs []error
 	bad := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("%w: %s", ErrInvalidAllocation, fmt.Sprintf(format, args...)))
+		errs = append(errs, fmt.Errorf("%w: %s", allocnet.ErrInvalidAllocation, fmt.Sprintf(format, args...)))
 	}
 	if n := lengthOfArgs(r.Args); n > maxArgs {
 		bad("args: has %d bytes; at most %d are allowed", n, maxArgs)
@@ -56,9 +57,9 @@ func validateBounds(r *record.Record) error {
 			bad("ports[%d]: label has %d bytes; at most %d are allowed", i, len(p.Label), maxLabel)
 		}
 	}
-	errs = append(errs, validateDocument("prevResult", r.Previous))
+	errs = append(errs, ValidateDocument("prevResult", r.Previous))
 	if len(r.Previous) <= maxArgument {
-		_, err := previousOf(r)
+		_, err := PreviousOf(r)
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
@@ -73,17 +74,17 @@ func lengthOfArgs(args [][2]string) int {
 	return n
 }
 
-func validateDocument(what string, text json.RawMessage) error {
+func ValidateDocument(what string, text json.RawMessage) error {
 	if len(text) > maxArgument {
-		return fmt.Errorf("%w: %s: has %d bytes; at most %d are allowed", ErrInvalidAllocation, what, len(text), maxArgument)
+		return fmt.Errorf("%w: %s: has %d bytes; at most %d are allowed", allocnet.ErrInvalidAllocation, what, len(text), maxArgument)
 	}
 	return nil
 }
 
-func validateNetworkName(n *conflist.Network) error {
+func ValidateNetworkName(n *conflist.Network) error {
 	if len(n.Name) > maxNetworkName {
 		return fmt.Errorf("%w: network %q... has a name of %d characters; at most %d are allowed",
-			ErrInvalidAllocation, n.Name[:32], len(n.Name), maxNetworkName)
+			allocnet.ErrInvalidAllocation, n.Name[:32], len(n.Name), maxNetworkName)
 	}
 	return nil
 }

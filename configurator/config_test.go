@@ -1,0 +1,47 @@
+package configurator
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/state/lease"
+)
+
+func TestTransient(t *testing.T) {
+	for code := uint(0); code < 120; code++ {
+		err := fmt.Errorf("ADD: %w", types.NewError(code, "said the plugin", ""))
+		require.Equal(t, code < 1 || code > 7, transient(err), "code %d", code)
+	}
+	require.True(t, transient(types.NewError(types.ErrTryAgainLater, "", "")))
+	require.True(t, transient(types.NewError(types.ErrInternal, "", "")))
+	require.True(t, transient(errors.New("connection refused")))
+	require.False(t, transient(fmt.Errorf("x: %w", ErrNoAddress)))
+	require.False(t, transient(fmt.Errorf("x: %w", ErrInvalidResult)))
+	require.False(t, transient(fmt.Errorf("x: %w", lease.ErrNotInRange)))
+}
+
+func TestInvalidConfig(t *testing.T) {
+	for name, c := range map[string]struct {
+		cfg  Config
+		want string
+	}{
+		"relative ConfDir":  {Config{ConfDir: "conf"}, `ConfDir "conf"`},
+		"relative StateDir": {Config{StateDir: "state"}, `StateDir "state"`},
+		"long prefix":       {Config{InterfacePrefix: "fifteencharactr"}, "InterfacePrefix"},
+		"slash in prefix":   {Config{InterfacePrefix: "e/"}, "InterfacePrefix"},
+		"engine":            {Config{Engine: "warp"}, `Engine "warp"`},
+		"both":              {Config{Network: "a", Networks: []string{"b"}}, "either Network or Networks"},
+		"timeout":           {Config{Timeout: -1}, "Timeout"},
+		"attempts":          {Config{Retry: RetryPolicy{Attempts: -1}}, "Retry.Attempts"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := New(c.cfg)
+			require.ErrorIs(t, err, ErrInvalidConfig)
+			require.ErrorContains(t, err, c.want)
+		})
+	}
+}
