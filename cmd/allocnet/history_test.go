@@ -33,7 +33,7 @@ func TestHistory(t *testing.T) {
 		require.LessOrEqual(t, s.At+s.Seconds, list[0].Seconds)
 		steps[s.Step] = true
 	}
-	require.Equal(t, map[string]bool{"lock": true, "plan": true, "claim": true, "add": true, "record": true}, steps)
+	require.Equal(t, map[string]bool{"lock": true, "plan": true, "reserve": true, "add": true, "record": true}, steps)
 
 	text := w.run("history", "web").ok(t)
 	require.Regexp(t, `(?m)^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}  setup front exec ok in \S+, by \S+\[\d+\]$`, text)
