@@ -42,9 +42,9 @@ the scopes.
 
 A live ID is the ID of an allocation, or that of a container as its runtime passed it
 to CNI, which keeps all its interfaces: ctr passes NAMESPACE-NAME. An ID that matches
-nothing causes a warning. If it may be the name or the beginning of the ID of an
-allocation that would be removed, or if no ID matches anything, nothing is removed and
-the exit code is 2.
+nothing causes a warning. gc removes nothing and exits with 2 if an unmatched ID is
+the container name of an allocation that it would remove, or a prefix of its
+generated ID. The same applies if no ID matches and gc would remove an allocation.
 
 --destroy also destroys their network namespaces in ` + sandbox.DefaultDir + `, where setup
 --create makes them, and those that setup --create made for allocations that no
