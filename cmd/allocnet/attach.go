@@ -14,7 +14,7 @@ func newAttach(a *app) *cobra.Command {
 		Short: "Add a network to an allocation while it runs",
 		Long: `Add a network to an allocation that is set up: an interface in its network
 namespace, with addresses and routes. The other networks stay as they are. All
-plugins of the network have to be native ones.
+plugins of the network must be native.
 
 With --revision, nothing is changed if the allocation has another revision than
 the one that setup, inspect or an earlier change printed with --json.`,

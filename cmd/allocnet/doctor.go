@@ -18,14 +18,14 @@ import (
 
 const doctorHelp = `Examine this host for what keeps networks from working, now or soon: features of the
 kernel, sysctls, rules of other programs, overlapping subnets, settings and network
-configurations, plugins, leftovers, limits, disk and clock. Each finding has what was
-found, why it matters, and the command that repairs it.
+configurations, plugins, leftovers, limits, disk and clock. Each finding says what was
+found, why it matters, and which command repairs it.
 
 Nothing is changed without --fix. With it, only these repairs are made, which restore
 what allocnet needs or remove unused objects of allocnet:
 %s
-The other repairs are for the administrator. This process always executes doctor, with
-the settings that the daemon on --socket used last.`
+The other repairs are for the administrator. The daemon never executes doctor: this
+process does, with the settings that the daemon on --socket used last.`
 
 func newDoctor(a *app) *cobra.Command {
 	var fix bool

@@ -23,7 +23,7 @@ func newEvents(a *app) *cobra.Command {
 		Long: `Follow the events of the daemon until interrupted: every operation with its steps and
 their durations, removals by force, repairs, reloads, changes of the networks.
 
-Each line has the time and the number of the event. With --json it is one object.
+Each line has the time and the number of an event. With --json each line is one object.
 --after continues after the event with that number, as far back as the daemon keeps
 events. Without it, or with 0, only new events are printed.`,
 		Example: `  allocnet events

@@ -31,7 +31,7 @@ Kinds:
 const flagsTopic = `Every command has the flags below. Each of them can be set by a variable:
 --state-dir by ALLOCNET_STATE_DIR, --network by ALLOCNET_NETWORK (separated by
 commas), --plugin-dir by ALLOCNET_PLUGIN_DIR (separated by colons) or CNI_PATH, and so
-on. A flag wins. NO_COLOR switches colours off.`
+on. A flag takes precedence. NO_COLOR switches colours off.`
 
 // flagsTemplate is the help on the topic flags.
 const flagsTemplate = `{{.Long}}

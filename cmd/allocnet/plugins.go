@@ -63,11 +63,11 @@ program ` + programName + ` in DIR, the runtime's plugin directory, for each plu
 only for the named ones. The command first calls the program through every link. The
 links point to the program's path, which must not change with updates.
 
-With --daemon, the links lead to ` + shimName + `, which is beside that program and
-takes a fraction of its time: it has allocnetd run the plugin. The daemon must listen on
-its default socket. While it is not running, and for calls that it does not serve, the
-plugins do the same work without it. Repeat the command with or without --daemon to
-change that at any time: each kind removes what the other one has set up.
+With --daemon, the links lead to ` + shimName + `, which is beside that program. It
+sends each call to allocnetd, which runs the plugin in a fraction of the time. The daemon
+must listen on its default socket. While it is not running, and for calls that it does
+not serve, the plugins do the same work without it. Repeat the command with or without
+--daemon to change that at any time: each kind removes what the other one has set up.
 
 Repeat the command to update the links, also while the runtime runs: each file is
 replaced by a rename. An existing file that is not a link of allocnet is an error.
@@ -76,7 +76,8 @@ With --force it is kept as NAME` + asideSuffix + `, and uninstall restores it. W
 
 --copy-to is for containers that install allocnet on their host: it first copies the
 programs of allocnet into a directory, which must have the same path in the container
-and on the host. Links lead there, also one named allocnet, the plugin of that type.`,
+and on the host. The links point there, including one named allocnet, for the plugin of
+that type.`,
 		Example: `  allocnet plugins install /opt/cni/bin
   allocnet plugins install /opt/cni/bin loopback
   allocnet plugins install /opt/cni/bin --daemon

@@ -17,9 +17,10 @@ func newPolicyDenied(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "denied [ID]",
 		Short: "List the flows that network policies have denied",
-		Long: `List the flows whose packets network policies have dropped within the last five
-minutes, of one or all allocations, those with the most packets first, with the rule that
-denies each of them now. The daemon publishes them as events as well. Nothing is changed.`,
+		Long: `List the flows of one or all allocations whose packets network policies have dropped
+within the last five minutes, those with the most packets first. Each flow is shown with
+the rule that denies it now. The daemon also publishes the flows as events. Nothing is
+changed.`,
 		Example: `  allocnet policy denied
   allocnet policy denied web --json | jq '.flows[0].rule'`,
 		Args:              cobra.MaximumNArgs(1),

@@ -24,10 +24,11 @@ func newStatus(a *app) *cobra.Command {
 		Long: `Show the state of the daemon, the networks with their addresses, the allocations by
 health, the last errors, what differs from the records, and the versions of the host.
 
-CHECK of every allocation runs for it, for a few seconds at most. Allocations not checked
-in time count as "not checked". The quick checks of ` + "`allocnet doctor`" + ` run as well. The
-checks of plugins, leftovers, limits and kernel features are left out. Nothing is changed.
-Without the daemon, this process does the same; then there are no last errors.`,
+The command runs CHECK of every allocation, for a few seconds at most. Allocations that
+were not checked in time count as "not checked". The quick checks of ` + "`allocnet doctor`" + `
+run as well. The checks of plugins, leftovers, limits and kernel features are left out.
+Nothing is changed. Without the daemon, this process does the same; then there are no
+last errors.`,
 		Annotations: exits("an allocation is unhealthy, was not checked or has lost its network namespace, a file was skipped, " +
 			"something could not be read, or doctor found an error (a warning of doctor changes nothing)"),
 		Args:              noArgs,

@@ -34,7 +34,7 @@ bytes per second, bytes since they were set up, packets that their links dropped
 that network policies denied, and tracked connections.
 
 A terminal is redrawn; a pipe gets one table per interval. With --json each reading is
-one object on a line, with packets and the single interfaces. Packets that other rules or
+one line with an object, with packets and each interface. Packets that other rules or
 bandwidth limits drop are not counted. Nothing is changed. The flows that policies denied,
 and the rules, are listed by ` + "`allocnet policy denied`" + `.`,
 		Example: `  allocnet top

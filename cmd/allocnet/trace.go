@@ -26,19 +26,20 @@ func newTrace(a *app) *cobra.Command {
 		Long: `Follow each host port of an allocation, or one host port, step by step: the nftables
 element that redirects it, processes of the host on the same port, what the tables of all
 programs do to a probe and to its answer, connection tracking, the route and the links,
-the interface and the process inside of the network namespace, the way back. It says
-where the path ends, and why.
+the interface and the process inside the network namespace, and the path of the answer.
+It says where the path ends, and why.
 
 The probe is one packet, a TCP SYN or a UDP datagram, that a temporary table of nftables
-marks for tracing. Without --from, or if --from is an address of the host, the host sends
-it: it passes the hook output. Otherwise it is injected as if it were received from that
-client: it passes the hook prerouting. No process gets anything: the connection is reset
-before it is established, and the datagram is dropped in front of the process. The answer
-does not leave the host; an ICMP error does, if the kernel or a rule sends one. The kernel
-removes the table, and the tap for the injection, also if this process is killed. Rules of
-legacy iptables and XDP programs are not traced.
+marks for tracing. Without --from, or if --from is an address of the host, the host
+sends it: it passes the hook output. Otherwise it is injected as if it were received
+from that client: it passes the hook prerouting. No process receives the probe: the
+connection is reset before it is established, and the datagram is dropped before it
+reaches the process. The answer does not leave the host; an ICMP error does, if the
+kernel or a rule sends one. The kernel removes the table, and the tap for the injection,
+also if this process is killed. Rules of legacy iptables and XDP programs are not
+traced.
 
-This process does it itself, also if the daemon runs. Nothing else is changed.`,
+This process executes trace, even if the daemon runs. Nothing else is changed.`,
 		Example: `  allocnet trace web-1
   allocnet trace 8080/tcp --from 192.0.2.7`,
 		Annotations:       exits("a path ends before the process, or nothing is published"),
