@@ -58,7 +58,7 @@ network of an allocation, and one that publishes its host ports, cannot be remov
 // reattach changes the networks of an allocation, and prints them.
 func (a *app) reattach(c *cobra.Command, id string, change func(allocnet.Service, string) (*configurator.Status, error)) error {
 	return a.change(c, id, change, func(status *configurator.Status) {
-		a.out.printf("\n")
+		a.out.Printf("\n")
 		a.printInterfaces(status)
 	})
 }

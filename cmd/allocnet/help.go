@@ -125,7 +125,7 @@ func (a *app) refineHelp(root *cobra.Command) {
 			helpOf(c, args)
 			return
 		}
-		a.out.printf("%s", firstScreen(root))
+		a.out.Printf("%s", firstScreen(root))
 	})
 	root.InitDefaultHelpFlag() // before parsing: otherwise the next flag would become its value
 	root.InitDefaultHelpCmd()

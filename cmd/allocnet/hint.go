@@ -18,6 +18,7 @@ import (
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/cmd/internal/demo"
 	"github.com/allocnet/allocnet/cmd/internal/netpolicy"
+	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
@@ -193,7 +194,7 @@ var hints = []struct {
 	{applies: is(configurator.ErrIncomplete), text: say("repeat `allocnet teardown ID`[--force|, or remove it without plugins: `allocnet cleanup --force ID`]")},
 	{applies: is(context.DeadlineExceeded), text: say("a plugin hangs, or needs a longer timeout[--timeout| (--timeout)]")},
 	{applies: isUsage, text: usageHint},
-	{applies: is(errOutput), text: say("only the output is lost: the command's changes are done")},
+	{applies: is(term.ErrOutput), text: say("only the output is lost: the command's changes are done")},
 }
 
 // causeHint is the hint for what another program may have made on purpose, so that allocnet does not

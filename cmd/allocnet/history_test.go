@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/configurator"
 )
 
@@ -63,7 +64,7 @@ func TestHistoryOfSeveralErrors(t *testing.T) {
            two
 `, lines)
 	out.Reset()
-	a.out.table(nil, [][]cell{cells("web", "one\ntwo words", "x")})
+	a.out.Table(nil, [][]term.Cell{term.Cells("web", "one\ntwo words", "x")})
 	require.Equal(t, "web  one        x\n     two words\n", out.String())
 }
 

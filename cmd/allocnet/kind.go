@@ -13,6 +13,7 @@ import (
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/cmd/internal/demo"
 	"github.com/allocnet/allocnet/cmd/internal/netpolicy"
+	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/portmap"
@@ -29,7 +30,7 @@ type errorKind struct {
 // kinds are in order: the first one that applies is the kind of an error. A wrapping error
 // that describes the state of the host comes before its cause.
 var kinds = []errorKind{
-	{"output", "standard output could not be written", exitFailure, is(errOutput)},
+	{"output", "standard output could not be written", exitFailure, is(term.ErrOutput)},
 	{"no-daemon", "no daemon listens", exitFailure, is(client.ErrUnavailable)},
 	{"not-allowed", "the daemon does not serve this user", exitFailure, is(client.ErrForbidden)},
 	{"busy", "the daemon has too many concurrent requests", exitFailure, is(client.ErrBusy)},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/internal/plugins/builtin"
 )
 
@@ -44,9 +45,9 @@ func newPluginsList(a *app) *cobra.Command {
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(*cobra.Command, []string) error {
 			if a.flags.json {
-				return a.out.json(map[string]any{"plugins": pluginNames()})
+				return a.out.JSON(map[string]any{"plugins": pluginNames()})
 			}
-			a.out.printf("%s\n", strings.Join(pluginNames(), "\n"))
+			a.out.Printf("%s\n", strings.Join(pluginNames(), "\n"))
 			return nil
 		},
 	}
@@ -198,7 +199,7 @@ func (a *app) installPlugins(c *cobra.Command, l *pluginLinks, force bool) error
 	if len(links) == 1 {
 		verb = "leads"
 	}
-	return a.printPlugins(l, links, err, fmt.Sprintf("%s in %s %s to %s", plural(len(links), "plugin"), l.dir, verb, l.program))
+	return a.printPlugins(l, links, err, fmt.Sprintf("%s in %s %s to %s", term.Plural(len(links), "plugin"), l.dir, verb, l.program))
 }
 
 // uninstallPlugins removes links and prints the changes.
@@ -222,7 +223,7 @@ func (a *app) uninstallPlugins(l *pluginLinks, may func() error) error {
 				restored++
 			}
 		}
-		a.out.printf("\nremoved %s, restored %s\n", plural(removed, "link"), plural(restored, "file"))
+		a.out.Printf("\nremoved %s, restored %s\n", term.Plural(removed, "link"), term.Plural(restored, "file"))
 	}
 	return err
 }
@@ -230,28 +231,28 @@ func (a *app) uninstallPlugins(l *pluginLinks, may func() error) error {
 // printPlugins prints the changes, also after an error; the summary only without one.
 func (a *app) printPlugins(l *pluginLinks, links []pluginLink, err error, summary string) error {
 	if a.flags.json {
-		return errors.Join(err, a.out.json(pluginsReport{l.dir, l.program, orEmpty(links)}))
+		return errors.Join(err, a.out.JSON(pluginsReport{l.dir, l.program, orEmpty(links)}))
 	}
 	if err == nil {
-		a.out.printf("%s %s\n\n", a.out.paint(green, a.mark()), summary)
+		a.out.Printf("%s %s\n\n", a.out.Paint(term.Green, a.out.Mark()), summary)
 	}
-	rows := make([][]cell, len(links))
+	rows := make([][]term.Cell, len(links))
 	for i, link := range links {
-		rows[i] = cells(link.Name, string(link.State), link.Aside)
-		rows[i][0].style, rows[i][1].style = bold, linkStyle(link.State)
+		rows[i] = term.Cells(link.Name, string(link.State), link.Aside)
+		rows[i][0].Style, rows[i][1].Style = term.Bold, linkStyle(link.State)
 	}
-	a.out.table([]string{"PLUGIN", "STATE", "REPLACED"}, rows)
+	a.out.Table([]string{"PLUGIN", "STATE", "REPLACED"}, rows)
 	return err
 }
 
-func linkStyle(s linkState) style {
+func linkStyle(s linkState) term.Style {
 	switch s {
 	case linkInstalled, linkRestored:
-		return green
+		return term.Green
 	case linkForeign, linkOutdated:
-		return yellow
+		return term.Yellow
 	}
-	return plain
+	return term.Plain
 }
 
 // newPluginLinks reads the command line. An empty program stands for the program beside

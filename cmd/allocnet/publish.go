@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/allocnet/allocnet"
+	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/portmap"
 )
@@ -96,13 +97,13 @@ func (a *app) change(c *cobra.Command, id string, change func(allocnet.Service, 
 		return unservedChange(c.Name(), id, notFound(c.Context(), conf, id, err))
 	}
 	if a.flags.json {
-		return a.out.json(status)
+		return a.out.JSON(status)
 	}
 	result := "changed"
 	if status.Revision == before.Revision {
 		result = "as it was before"
 	}
-	a.out.printf("%s %s is %s\n", a.out.paint(green, a.mark()), a.out.paint(bold, id), result)
+	a.out.Printf("%s %s is %s\n", a.out.Paint(term.Green, a.out.Mark()), a.out.Paint(term.Bold, id), result)
 	print(status)
 	return nil
 }

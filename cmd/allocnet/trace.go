@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/allocnet/allocnet"
+	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/cmd/internal/trace"
 	"github.com/allocnet/allocnet/configurator"
 )
@@ -109,11 +110,11 @@ func (a *app) trace(ctx context.Context, what, from, link string) error {
 		}
 	}
 	if a.flags.json {
-		err = a.out.json(paths)
+		err = a.out.JSON(paths)
 	} else {
 		for i, p := range paths {
 			if i > 0 {
-				a.out.printf("\n")
+				a.out.Printf("\n")
 			}
 			a.printPath(p)
 		}
@@ -178,12 +179,12 @@ func (a *app) printReached(paths int, from string) {
 	if from == "" {
 		reach += "; packets of clients pass other rules: add --from ADDRESS"
 	}
-	a.out.printf("\n%s %s\n", a.out.paint(green, a.mark()), reach)
+	a.out.Printf("\n%s %s\n", a.out.Paint(term.Green, a.out.Mark()), reach)
 }
 
 func (a *app) printPath(p *trace.Path) {
-	a.out.printf("%s\n", a.out.paint(bold, fmt.Sprintf("%s %s -> %s of %s", p.Protocol, p.Host, p.To, p.ID)))
-	styles := map[trace.State]style{trace.OK: green, trace.Note: yellow, trace.Failed: red}
+	a.out.Printf("%s\n", a.out.Paint(term.Bold, fmt.Sprintf("%s %s -> %s of %s", p.Protocol, p.Host, p.To, p.ID)))
+	styles := map[trace.State]term.Style{trace.OK: term.Green, trace.Note: term.Yellow, trace.Failed: term.Red}
 	last := ""
 	for i := range p.Steps {
 		s := &p.Steps[i]
@@ -195,12 +196,12 @@ func (a *app) printPath(p *trace.Path) {
 			name = "" // another chain of the same hook
 		}
 		last = s.Name
-		a.out.printf("  %s %-18s ", a.out.paint(styles[s.State], fmt.Sprintf("%-6s", s.State)), name)
+		a.out.Printf("  %s %-18s ", a.out.Paint(styles[s.State], fmt.Sprintf("%-6s", s.State)), name)
 		const indent = 28
-		a.printFolded(indent, plain, s.Found)
+		a.out.Folded(indent, term.Plain, s.Found)
 		if s.Next != "" {
-			a.out.printf("%*s", indent, "")
-			a.printFolded(indent, plain, "next: "+s.Next)
+			a.out.Printf("%*s", indent, "")
+			a.out.Folded(indent, term.Plain, "next: "+s.Next)
 		}
 	}
 }
