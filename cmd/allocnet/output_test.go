@@ -23,6 +23,7 @@ import (
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/cmd/internal/demo"
 	"github.com/allocnet/allocnet/cmd/internal/netpolicy"
+	"github.com/allocnet/allocnet/cmd/internal/pluginfiles"
 	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/cmd/internal/trace"
 	"github.com/allocnet/allocnet/configurator"
@@ -177,7 +178,7 @@ func TestKinds(t *testing.T) {
 		"cannot-update":        configurator.ErrCannotUpdate,
 		"already-exists":       configurator.ErrExists,
 		"different":            configurator.ErrDifferent,
-		"foreign-file":         errForeign,
+		"foreign-file":         pluginfiles.ErrForeign,
 		"unknown-network":      configurator.ErrUnknownNetwork,
 		"plugin-not-installed": configurator.ErrPluginNotInstalled,
 		"unserved":             &configurator.UnservedError{},
