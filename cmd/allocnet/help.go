@@ -49,8 +49,8 @@ const enginesTopic = `With --engine auto, an allocation is native if this progra
 its network itself (` + "`allocnet plugins list`" + `), in the configuration that it has;
 other plugins run as binaries. An allocation keeps the engine of its setup.
 
-Plugin binaries are looked for in the directories of --plugin-dir or CNI_PATH; without
-either in "cni" beside this program, where that exists, then in /opt/cni/bin,
+Plugin binaries are searched for in the directories of --plugin-dir or CNI_PATH. If
+neither is set, in "cni" beside this program, if that exists, then in /opt/cni/bin,
 /usr/lib/cni and /usr/libexec/cni.`
 
 const idsTopic = `All commands accept a runtime's ID as ls shows it: the first 12 or more hexadecimal
