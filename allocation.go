@@ -84,8 +84,8 @@ type Allocation struct {
 	// address. Allocations with Ports or IPs always require one. Otherwise Setup
 	// accepts networks without addresses, such as a bridge without IPAM or a tap.
 	RequireAddress bool `json:"requireAddress,omitempty"`
-	// Args become CNI_ARGS; IgnoreUnknown=true is added. Keys must not contain ';'
-	// or '=', values must not contain ';'. Args and SchedulerArgs together are
+	// Args become CNI_ARGS; IgnoreUnknown=true is added. Keys must not be empty. Keys
+	// and values must not contain ';', '=' or NUL. Args and SchedulerArgs together are
 	// limited to slightly less than 128 KiB.
 	Args map[string]string `json:"args,omitempty"`
 	// SchedulerArgs become CNI_ARGS, too. A key in both maps gets its value from

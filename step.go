@@ -21,7 +21,7 @@ const (
 	StepLock     = "lock"      // wait for other operations on the allocation
 	StepPlan     = "plan"      // find networks, engine and plugins
 	StepTake     = "take"      // take a prepared network namespace from a pool
-	StepClaim    = "claim"     // reserve ports and namespace, record the intent
+	StepReserve  = "reserve"   // reserve ports and namespace, record the intent
 	StepAdd      = "add"       // run ADD of all plugins
 	StepPublish  = "publish"   // change the host ports
 	StepLimit    = "limit"     // change the limits of bandwidth

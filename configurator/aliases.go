@@ -100,7 +100,7 @@ const (
 const (
 	StepLock       = allocnet.StepLock
 	StepPlan       = allocnet.StepPlan
-	StepClaim      = allocnet.StepClaim
+	StepReserve    = allocnet.StepReserve
 	StepAdd        = allocnet.StepAdd
 	StepPublish    = allocnet.StepPublish
 	StepEnforce    = allocnet.StepEnforce

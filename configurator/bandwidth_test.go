@@ -159,7 +159,7 @@ func TestUpdateOfAll(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.Equal(t, []string{
-		"update/lock a  : ok", "update/check a net native: ok", "update/claim a net native: ok", "update/publish a net native: ok", "update/limit a net native: ok",
+		"update/lock a  : ok", "update/check a net native: ok", "update/reserve a net native: ok", "update/publish a net native: ok", "update/limit a net native: ok",
 		"update/record a net native: ok", "update/ a net native: ok",
 	}, o.take())
 	require.Len(t, s.Ports, 1)

@@ -65,7 +65,7 @@ func TestHistoryOfRetries(t *testing.T) {
 	list, err := h.History(t.Context(), HistoryQuery{ID: "a"})
 	require.NoError(t, err)
 	require.Len(t, list, 1)
-	require.Equal(t, []string{StepLock, StepPlan, StepClaim, StepAdd, StepDel, StepAudit, StepRollBack, StepWait, StepAdd, StepDel, StepAudit, StepRollBack}, stepsOf(list[0]))
+	require.Equal(t, []string{StepLock, StepPlan, StepReserve, StepAdd, StepDel, StepAudit, StepRollBack, StepWait, StepAdd, StepDel, StepAudit, StepRollBack}, stepsOf(list[0]))
 	require.NotEmpty(t, list[0].Steps[3].Error)
 }
 

@@ -64,7 +64,7 @@ func TestObserver(t *testing.T) {
 	_, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)
 	require.Equal(t, []string{
-		"setup/lock a  : ok", "setup/plan a net exec: ok", "setup/claim a net exec: ok",
+		"setup/lock a  : ok", "setup/plan a net exec: ok", "setup/reserve a net exec: ok",
 		`setup/add a net exec: ADD allocation "a": plugin type="one" failed (add): not yet`,
 		"setup/del a net exec: ok", "setup/audit a net exec: ok", "setup/roll back a net exec: ok", "setup/wait a net exec: ok",
 		"setup/add a net exec: ok", "setup/record a net exec: ok", "setup/ a net exec: ok",

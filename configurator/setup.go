@@ -182,7 +182,7 @@ func (c *Configurator) setup(ctx context.Context, a Allocation, p *plan.Plan) (*
 		return nil, err
 	}
 	defer unlock()
-	if err := c.step(ctx, StepClaim, p.Record, func(ctx context.Context) error { return c.reserve(ctx, p) }); err != nil {
+	if err := c.step(ctx, StepReserve, p.Record, func(ctx context.Context) error { return c.reserve(ctx, p) }); err != nil {
 		return nil, err
 	}
 	status, err := c.addWithRetries(ctx, p)

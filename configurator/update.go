@@ -185,7 +185,7 @@ func (c *Configurator) changeTo(ctx context.Context, p *plan.Plan, target *recor
 	if err := c.refuseListeners(ctx, listeners, p.ID); err != nil {
 		return nil, err
 	}
-	if err := c.step(ctx, StepClaim, p.Record, func(ctx context.Context) error { return c.beginUpdate(ctx, p, intent) }); err != nil {
+	if err := c.step(ctx, StepReserve, p.Record, func(ctx context.Context) error { return c.beginUpdate(ctx, p, intent) }); err != nil {
 		return nil, err
 	}
 	done, err := c.carryOut(ctx, intent)

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"os/signal"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/cmd/internal/cni"
+	"github.com/allocnet/allocnet/cmd/internal/readiness"
 	"github.com/allocnet/allocnet/cmd/internal/server/settings"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/engine/pluginexec"
@@ -66,7 +66,7 @@ func (o *options) newService() (*cni.Service, time.Duration, error) {
 	return cni.New(cni.Options{
 		Backend:  func() allocnet.Service { return c },
 		Ready:    c.ReadyFor,
-		NotReady: func(configurator.Allocation) error { return readinessFile(s.Manager.ReadinessFile) },
+		NotReady: func(configurator.Allocation) error { return readiness.CheckFile(s.Manager.ReadinessFile) },
 	}), s.Limits.OperationTimeout, nil
 }
 
@@ -82,15 +82,4 @@ func (o *options) loadSettings() (settings.Settings, error) {
 		logger.Warn("the daemon's active settings cannot be read: loading the configured ones", "error", err)
 	}
 	return settings.Source{File: o.settings, Environ: os.Environ(), Wary: true, Foreign: true}.Load()
-}
-
-// readinessFile returns an error while the readiness file is missing.
-func readinessFile(path string) error {
-	if path == "" {
-		return nil
-	}
-	if _, err := os.Stat(path); err != nil {
-		return fmt.Errorf("readiness file: %w", err)
-	}
-	return nil
 }

@@ -12,14 +12,15 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
 
+	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/configurator"
 )
 
 // app holds what all commands of one run share.
 type app struct {
 	in    io.Reader
-	out   *printer
-	err   *printer
+	out   *term.Printer
+	err   *term.Printer
 	flags globalFlags
 	// started reports whether a command has begun. Earlier errors are errors of the
 	// command line.
@@ -35,7 +36,7 @@ type app struct {
 }
 
 func newApp(in io.Reader, out, errOut io.Writer) *app {
-	return &app{in: in, out: newPrinter(out), err: newPrinter(errOut)}
+	return &app{in: in, out: term.New(out), err: term.New(errOut)}
 }
 
 // prepare runs before every command.
@@ -127,7 +128,7 @@ func pluginDirsBeside(program string) []string {
 // logger returns a logger that writes to stderr.
 func (a *app) logger() hclog.Logger {
 	color := hclog.ColorOff
-	if a.err.colored && !a.flags.json {
+	if a.err.Colored && !a.flags.json {
 		color = hclog.ForceColor
 	}
 	return hclog.New(&hclog.LoggerOptions{

@@ -14,7 +14,7 @@ func newAttach(a *app) *cobra.Command {
 		Short: "Add a network to an allocation while it runs",
 		Long: `Add a network to an allocation that is set up: an interface in its network
 namespace, with addresses and routes. The other networks stay as they are. All
-plugins of the network have to be native ones.
+plugins of the network must be native.
 
 With --revision, nothing is changed if the allocation has another revision than
 the one that setup, inspect or an earlier change printed with --json.`,
@@ -58,7 +58,7 @@ network of an allocation, and one that publishes its host ports, cannot be remov
 // reattach changes the networks of an allocation, and prints them.
 func (a *app) reattach(c *cobra.Command, id string, change func(allocnet.Service, string) (*configurator.Status, error)) error {
 	return a.change(c, id, change, func(status *configurator.Status) {
-		a.out.printf("\n")
+		a.out.Printf("\n")
 		a.printInterfaces(status)
 	})
 }

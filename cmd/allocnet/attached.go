@@ -16,10 +16,6 @@ import (
 // errAttached is the error while attachments need the native plugins for their DEL.
 var errAttached = errors.New("other plugins leave elements of allocnet's nftables tables behind")
 
-// layingOut are the plugins that have elements in allocnet's tables if no backend is
-// configured.
-var layingOut = []string{"bridge", "firewall", "flannel", "portmap", "ptp", "routes"}
-
 // requireUnattached returns an error if the host has attachments that runtimes made
 // with the plugin binaries. The reference plugins would not remove the elements of
 // these attachments, so a host port would lead to the next holder of the address.

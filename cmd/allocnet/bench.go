@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/allocnet/allocnet/cmd/internal/demo"
+	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/bench"
 	"github.com/allocnet/allocnet/internal/privhost"
@@ -124,15 +125,15 @@ func (a *app) measure(ctx context.Context, o bench.HostOptions, chart *os.File) 
 		}
 	}
 	if a.flags.json {
-		return a.out.json(report)
+		return a.out.JSON(report)
 	}
 	if err := report.WriteTable(a.out); err != nil {
 		return err
 	}
 	for system, reason := range report.Skipped {
-		a.out.printf("\n%s is not measured: %s\n", system, reason)
+		a.out.Printf("\n%s is not measured: %s\n", system, reason)
 	}
-	a.out.printf("\n%s %s\n", a.out.paint(green, a.mark()), ratios(report))
+	a.out.Printf("\n%s %s\n", a.out.Paint(term.Green, a.out.Mark()), ratios(report))
 	return nil
 }
 

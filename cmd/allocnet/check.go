@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/configurator"
 )
 
@@ -50,9 +51,9 @@ func (a *app) check(c *cobra.Command, id string) error {
 		answer["unserved"] = unserved
 	}
 	if a.flags.json {
-		return errors.Join(err, a.out.json(answer))
+		return errors.Join(err, a.out.JSON(answer))
 	}
-	a.out.printf("%s %s is healthy\n", a.out.paint(green, a.mark()), a.out.paint(bold, id))
+	a.out.Printf("%s %s is healthy\n", a.out.Paint(term.Green, a.out.Mark()), a.out.Paint(term.Bold, id))
 	a.printUnserved(unserved)
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -93,7 +94,7 @@ func (a *app) cleanup(ctx context.Context, ids []string, force, destroy bool) er
 		results[i] = target
 	}
 	if a.flags.json {
-		errs = append(errs, a.out.json(map[string]any{"allocations": results}))
+		errs = append(errs, a.out.JSON(map[string]any{"allocations": results}))
 	} else {
 		a.printCleanup(results)
 	}
@@ -217,14 +218,14 @@ func verdict(results []cleanupResult) error {
 		}
 	}
 	if count > 0 {
-		return fmt.Errorf("%w: %s", errLeftovers, plural(count, "allocation"))
+		return fmt.Errorf("%w: %s", errLeftovers, term.Plural(count, "allocation"))
 	}
 	return nil
 }
 
 func (a *app) printCleanup(results []cleanupResult) {
 	if len(results) == 0 {
-		a.out.printf("%s no allocation is interrupted or without its network namespace\n", a.out.paint(green, a.mark()))
+		a.out.Printf("%s no allocation is interrupted or without its network namespace\n", a.out.Paint(term.Green, a.out.Mark()))
 	}
 	for _, r := range results {
 		list, state := r.Found, "found"
@@ -234,10 +235,10 @@ func (a *app) printCleanup(results []cleanupResult) {
 		if r.State == stateLive && r.Removed == nil {
 			state = "in use"
 		}
-		a.out.printf("%s (%s): %s %s\n", a.out.paint(bold, r.ID), r.State, plural(len(list), "object"), state)
+		a.out.Printf("%s (%s): %s %s\n", a.out.Paint(term.Bold, r.ID), r.State, term.Plural(len(list), "object"), state)
 		a.printLeftovers(list)
 		if r.Destroyed {
-			a.out.printf("  network namespace %s destroyed\n", r.netns)
+			a.out.Printf("  network namespace %s destroyed\n", r.netns)
 		}
 	}
 }

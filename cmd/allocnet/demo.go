@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/allocnet/allocnet/cmd/internal/demo"
+	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/internal/privhost"
 )
 
@@ -55,7 +56,7 @@ func (e *failedDemo) Error() string {
 	if errors.Is(e.cause, demo.ErrInterrupted) {
 		return demo.ErrInterrupted.Error() + "; not everything could be torn down: see the failed steps"
 	}
-	return fmt.Sprintf("%d of %s of the demo failed", e.failed, plural(e.steps, "step"))
+	return fmt.Sprintf("%d of %s of the demo failed", e.failed, term.Plural(e.steps, "step"))
 }
 
 func (e *failedDemo) Unwrap() error { return e.cause }
@@ -99,7 +100,7 @@ func (a *app) showDemo(ctx context.Context, onHost bool) error {
 		if onHost {
 			where = "on this host"
 		}
-		a.out.printf("%s %s\n", a.out.paint(bold, "allocnet demo"), where)
+		a.out.Printf("%s %s\n", a.out.Paint(term.Bold, "allocnet demo"), where)
 	}
 	summary, err := demo.Run(ctx, demo.Options{Config: cfg, OnHost: onHost, Reporter: show})
 	if err != nil {
@@ -136,51 +137,51 @@ func (t *textShow) failures() int { return t.failed }
 func (t *textShow) Begin(section, name string) {
 	if section != t.section {
 		t.section = section
-		t.out.printf("\n%s\n", t.out.paint(bold, section))
+		t.out.Printf("\n%s\n", t.out.Paint(term.Bold, section))
 	}
-	t.out.setStatus("  … " + name)
+	t.out.SetStatus("  … " + name)
 }
 
 // End writes the line of a step.
 func (t *textShow) End(s demo.Step) {
 	ok, failed := "ok  ", "FAIL"
-	if t.out.terminal {
+	if t.out.Terminal {
 		ok, failed = "✓", "✗"
 	}
-	sign := t.out.paint(green, ok)
+	sign := t.out.Paint(term.Green, ok)
 	if s.Err != nil {
 		t.failed++
-		sign = t.out.paint(red, failed)
+		sign = t.out.Paint(term.Red, failed)
 	}
-	name, took := fmt.Sprintf("%-40s", s.Name), fmt.Sprintf("%6s", span(s.Took))
-	head := fmt.Sprintf("  %s %s %s", sign, name, t.out.paint(dim, took))
+	name, took := fmt.Sprintf("%-40s", s.Name), fmt.Sprintf("%6s", term.Span(s.Took))
+	head := fmt.Sprintf("  %s %s %s", sign, name, t.out.Paint(term.Dim, took))
 	const beside = "      "
-	left := t.out.columns - len("  ✓ ") - utf8.RuneCountInString(name+took) - len(" ") - gap
-	if t.out.columns == 0 || utf8.RuneCountInString(s.Detail) <= left {
-		t.out.printf("%s\n", strings.TrimRight(head+"  "+s.Detail, " "))
+	left := t.out.Columns - len("  ✓ ") - utf8.RuneCountInString(name+took) - len(" ") - len("  ")
+	if t.out.Columns == 0 || utf8.RuneCountInString(s.Detail) <= left {
+		t.out.Printf("%s\n", strings.TrimRight(head+"  "+s.Detail, " "))
 	} else {
-		t.out.printf("%s\n%s\n", head, indent(strings.Join(fold(s.Detail, t.out.columns-len(beside)), "\n"), beside))
+		t.out.Printf("%s\n%s\n", head, term.Indent(strings.Join(term.Fold(s.Detail, t.out.Columns-len(beside)), "\n"), beside))
 	}
 	if s.Err != nil {
-		t.out.printf("%s\n", t.out.paint(red, indent(s.Err.Error(), "      ")))
+		t.out.Printf("%s\n", t.out.Paint(term.Red, term.Indent(s.Err.Error(), "      ")))
 	}
 }
 
 func (t *textShow) summarize(s *demo.Summary, ok bool) {
 	if !ok {
-		t.out.printf("\n")
+		t.out.Printf("\n")
 		return
 	}
 	text := fmt.Sprintf("%s in %s: set up in %s, %s answered (median %s), torn down in %s; nothing is left",
-		plural(s.Steps, "step"), span(s.Took), spans(s.Setups), plural(s.Requests, "request"), span(s.Answer), spans(s.Teardowns))
-	t.out.printf("\n%s %s\n", t.out.paint(green, t.mark()), indent(strings.Join(fold(text, t.out.columns-gap), "\n"), "  ")[2:])
+		term.Plural(s.Steps, "step"), term.Span(s.Took), spans(s.Setups), term.Plural(s.Requests, "request"), term.Span(s.Answer), spans(s.Teardowns))
+	t.out.Printf("\n%s %s\n", t.out.Paint(term.Green, t.out.Mark()), term.Indent(strings.Join(term.Fold(text, t.out.Columns-len("  ")), "\n"), "  ")[2:])
 }
 
 // spans lists durations in their order, because the first one on a host is longer.
 func spans(list []time.Duration) string {
 	texts := make([]string, len(list))
 	for i, d := range list {
-		texts[i] = span(d)
+		texts[i] = term.Span(d)
 	}
 	return strings.Join(texts, " and ")
 }
@@ -225,7 +226,7 @@ func (j *jsonShow) End(s demo.Step) {
 		j.failed++
 		line.Error = s.Err.Error()
 	}
-	_ = j.out.jsonLine(line)
+	_ = j.out.JSONLine(line)
 }
 
 func (j *jsonShow) summarize(s *demo.Summary, ok bool) {
@@ -239,7 +240,7 @@ func (j *jsonShow) summarize(s *demo.Summary, ok bool) {
 	for _, d := range s.Teardowns {
 		line.TeardownMs = append(line.TeardownMs, milliseconds(d))
 	}
-	_ = j.out.jsonLine(line)
+	_ = j.out.JSONLine(line)
 }
 
 func milliseconds(d time.Duration) float64 {

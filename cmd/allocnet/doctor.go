@@ -12,20 +12,21 @@ import (
 
 	"github.com/allocnet/allocnet/cmd/internal/doctor"
 	"github.com/allocnet/allocnet/cmd/internal/server/settings"
+	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
 const doctorHelp = `Examine this host for what keeps networks from working, now or soon: features of the
 kernel, sysctls, rules of other programs, overlapping subnets, settings and network
-configurations, plugins, leftovers, limits, disk and clock. Each finding has what was
-found, why it matters, and the command that repairs it.
+configurations, plugins, leftovers, limits, disk and clock. Each finding says what was
+found, why it matters, and which command repairs it.
 
 Nothing is changed without --fix. With it, only these repairs are made, which restore
 what allocnet needs or remove unused objects of allocnet:
 %s
-The other repairs are for the administrator. This process always executes doctor, with
-the settings that the daemon on --socket used last.`
+The other repairs are for the administrator. The daemon never executes doctor: this
+process does, with the settings that the daemon on --socket used last.`
 
 func newDoctor(a *app) *cobra.Command {
 	var fix bool
@@ -92,7 +93,7 @@ func (a *app) doctor(ctx context.Context, fix bool) error {
 	done()
 	report.Healthy = len(report.Findings) == 0
 	if a.flags.json {
-		err = a.out.json(report)
+		err = a.out.JSON(report)
 	} else {
 		a.printDoctor(&report)
 	}
@@ -102,9 +103,9 @@ func (a *app) doctor(ctx context.Context, fix bool) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	}
-	err = fmt.Errorf("%w: %s", errFindings, plural(len(report.Findings), "finding"))
+	err = fmt.Errorf("%w: %s", errFindings, term.Plural(len(report.Findings), "finding"))
 	if safe := countSafe(report.Findings); safe > 0 && !fix {
-		return stepError{err, fmt.Sprintf("`allocnet doctor --fix` makes the repairs of %s", plural(safe, "finding"))}
+		return stepError{err, fmt.Sprintf("`allocnet doctor --fix` makes the repairs of %s", term.Plural(safe, "finding"))}
 	}
 	return err
 }
@@ -145,26 +146,26 @@ func (a *app) doctorHost(ctx context.Context) (*doctor.Host, error) {
 func (a *app) printDoctor(r *doctorReport) {
 	for _, f := range r.Fixed {
 		if f.Fixed {
-			a.out.printf("%s %s: %s\n", a.out.paint(green, "fixed"), a.out.paint(bold, f.ID), f.What)
+			a.out.Printf("%s %s: %s\n", a.out.Paint(term.Green, "fixed"), a.out.Paint(term.Bold, f.ID), f.What)
 		} else {
-			a.out.printf("%s %s: %s: %s\n", a.out.paint(red, "not fixed"), a.out.paint(bold, f.ID), f.What, f.FixError)
+			a.out.Printf("%s %s: %s: %s\n", a.out.Paint(term.Red, "not fixed"), a.out.Paint(term.Bold, f.ID), f.What, f.FixError)
 		}
 	}
 	for _, f := range r.Findings {
-		look := yellow
+		look := term.Yellow
 		if f.Severity == doctor.Error {
-			look = red
+			look = term.Red
 		}
-		a.out.printf("%s %s: %s\n", a.out.paint(look, string(f.Severity)), a.out.paint(bold, f.ID), f.What)
+		a.out.Printf("%s %s: %s\n", a.out.Paint(look, string(f.Severity)), a.out.Paint(term.Bold, f.ID), f.What)
 		for _, line := range [][2]string{{"why", f.Why}, {"repair", f.Repair}} {
-			a.out.printf("  %-7s ", line[0])
-			a.printFolded(10, plain, line[1])
+			a.out.Printf("  %-7s ", line[0])
+			a.out.Folded(10, term.Plain, line[1])
 		}
 		if f.Safe {
-			a.out.printf("          allocnet doctor --fix does so\n")
+			a.out.Printf("          allocnet doctor --fix does so\n")
 		}
 	}
 	if r.Healthy {
-		a.out.printf("%s %s, nothing found\n", a.out.paint(green, a.mark()), plural(len(r.Checks), "check"))
+		a.out.Printf("%s %s, nothing found\n", a.out.Paint(term.Green, a.out.Mark()), term.Plural(len(r.Checks), "check"))
 	}
 }

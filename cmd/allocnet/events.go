@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/allocnet/allocnet/client"
+	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/internal/wire"
 	"github.com/allocnet/allocnet/policy"
 )
@@ -23,7 +24,7 @@ func newEvents(a *app) *cobra.Command {
 		Long: `Follow the events of the daemon until interrupted: every operation with its steps and
 their durations, removals by force, repairs, reloads, changes of the networks.
 
-Each line has the time and the number of the event. With --json it is one object.
+Each line has the time and the number of an event. With --json each line is one object.
 --after continues after the event with that number, as far back as the daemon keeps
 events. Without it, or with 0, only new events are printed.`,
 		Example: `  allocnet events
@@ -50,11 +51,11 @@ func (a *app) events(c *cobra.Command, after uint64) error {
 		case err != nil:
 			return followError(err)
 		case a.flags.json:
-			if err := a.out.jsonLine(wire.Event{ID: e.ID, Time: e.Time, Type: e.Type, Data: e.JSON}); err != nil {
+			if err := a.out.JSONLine(wire.Event{ID: e.ID, Time: e.Time, Type: e.Type, Data: e.JSON}); err != nil {
 				return err
 			}
 		default:
-			a.out.printf("%s  %d  %s\n", a.out.paint(bold, e.Time.Local().Format("15:04:05.000")), e.ID, a.eventText(&e))
+			a.out.Printf("%s  %d  %s\n", a.out.Paint(term.Bold, e.Time.Local().Format("15:04:05.000")), e.ID, a.eventText(&e))
 		}
 	}
 	return nil
@@ -95,10 +96,10 @@ func (a *app) eventText(e *client.Event) string {
 		for _, l := range d.Removed {
 			objects = append(objects, l.String())
 		}
-		return fmt.Sprintf("%s %s: %s", a.out.paint(yellow, "forced"), d.ID, strings.Join(objects, ", "))
+		return fmt.Sprintf("%s %s: %s", a.out.Paint(term.Yellow, "forced"), d.ID, strings.Join(objects, ", "))
 	case *client.Reload:
 		if d.Error != "" {
-			return a.out.paint(red, "reload refused") + ": " + d.Error
+			return a.out.Paint(term.Red, "reload refused") + ": " + d.Error
 		}
 		return "reloaded"
 	case *client.Configuration:
@@ -108,7 +109,7 @@ func (a *app) eventText(e *client.Event) string {
 	case *client.Denied:
 		return a.deniedText(d)
 	case *client.Lost:
-		return a.out.paint(yellow, "events were lost")
+		return a.out.Paint(term.Yellow, "events were lost")
 	}
 	return e.Type + " " + string(e.JSON)
 }
@@ -119,24 +120,24 @@ func (a *app) configurationText(d *client.Configuration) string {
 		text = fmt.Sprintf("network %s (%s) is active", d.Primary, d.File)
 	}
 	if d.NotReady != "" {
-		text += "; " + a.out.paint(yellow, "not ready") + ": " + d.NotReady
+		text += "; " + a.out.Paint(term.Yellow, "not ready") + ": " + d.NotReady
 	}
 	if len(d.Problems) > 0 {
-		text += "; " + a.out.paint(yellow, "problems") + ": " + strings.Join(d.Problems, "; ")
+		text += "; " + a.out.Paint(term.Yellow, "problems") + ": " + strings.Join(d.Problems, "; ")
 	}
 	return text
 }
 
 func (a *app) healText(d *client.Heal) string {
 	if d.Unhealthy != "" {
-		return fmt.Sprintf("%s %s: %s", a.out.paint(red, "unhealthy"), d.Unhealthy, d.Error)
+		return fmt.Sprintf("%s %s: %s", a.out.Paint(term.Red, "unhealthy"), d.Unhealthy, d.Error)
 	}
-	text := fmt.Sprintf("%s %d allocations (%s)", a.out.paint(yellow, "restored"), d.Restored, cmp.Or(d.Change, d.Cause))
+	text := fmt.Sprintf("%s %d allocations (%s)", a.out.Paint(term.Yellow, "restored"), d.Restored, cmp.Or(d.Change, d.Cause))
 	if d.Error != "" {
-		text += ": " + a.out.paint(red, d.Error)
+		text += ": " + a.out.Paint(term.Red, d.Error)
 	}
 	if d.BackOff > 0 {
-		text += fmt.Sprintf("; %s: the next repair in %s at the earliest", a.out.paint(red, "something keeps removing it"), time.Duration(d.BackOff*float64(time.Second)))
+		text += fmt.Sprintf("; %s: the next repair in %s at the earliest", a.out.Paint(term.Red, "something keeps removing it"), time.Duration(d.BackOff*float64(time.Second)))
 	}
 	return text
 }
@@ -150,22 +151,22 @@ func (a *app) deniedText(d *client.Denied) string {
 		if f.Direction == policy.Ingress.String() {
 			towards = "from"
 		}
-		text := fmt.Sprintf("%s %s %s %s %s, %s", f.ID, f.Direction, serviceOf(f), towards, peerOf(f), plural(int(f.Packets), "packet"))
+		text := fmt.Sprintf("%s %s %s %s %s, %s", f.ID, f.Direction, serviceOf(f), towards, peerOf(f), term.Plural(int(f.Packets), "packet"))
 		if f.Rule != "" {
 			text += fmt.Sprintf(", by %s of %s", f.Rule, policyOf(f))
 		}
 		flows = append(flows, text)
 	}
 	if d.Omitted > 0 {
-		flows = append(flows, fmt.Sprintf("and %s with %s", plural(d.Omitted, "more flow"), plural(int(d.OmittedPackets), "packet")))
+		flows = append(flows, fmt.Sprintf("and %s with %s", term.Plural(d.Omitted, "more flow"), term.Plural(int(d.OmittedPackets), "packet")))
 	}
-	return a.out.paint(yellow, "denied") + " " + strings.Join(flows, "; ")
+	return a.out.Paint(term.Yellow, "denied") + " " + strings.Join(flows, "; ")
 }
 
 func (a *app) operationText(o *client.Operation) string {
-	outcome := a.out.paint(green, o.Outcome)
+	outcome := a.out.Paint(term.Green, o.Outcome)
 	if o.Error != "" {
-		outcome = a.out.paint(red, o.Outcome)
+		outcome = a.out.Paint(term.Red, o.Outcome)
 	}
 	words := []string{string(o.Operation)}
 	for _, w := range []string{o.Name, o.ID, strings.Join(o.Networks, ","), string(o.Engine), pairsText(o.Args)} {

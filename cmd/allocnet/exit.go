@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/allocnet/allocnet"
+	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/redact"
 )
@@ -46,7 +47,7 @@ func (e stepError) Unwrap() error { return e.error }
 // oneID validates the arguments of commands for one allocation.
 func oneID(_ *cobra.Command, args []string) error {
 	if len(args) != 1 {
-		return usagef("give the ID of one allocation, not %s", plural(len(args), "argument"))
+		return usagef("give the ID of one allocation, not %s", term.Plural(len(args), "argument"))
 	}
 	return nil
 }
@@ -87,7 +88,7 @@ func (a *app) finish(command *cobra.Command, err error, args []string) int {
 	a.id, a.used = givenID(command), usedFlags(command)
 	// If the flags have not been parsed, the arguments show whether JSON is requested.
 	if a.flags.json || !a.started && slices.Contains(args, "--json") {
-		_ = a.err.jsonLine(newErrorReport(err, a.id, a.used...))
+		_ = a.err.JSONLine(newErrorReport(err, a.id, a.used...))
 	} else {
 		a.printError(err)
 	}
@@ -95,19 +96,19 @@ func (a *app) finish(command *cobra.Command, err error, args []string) int {
 }
 
 func (a *app) printError(err error) {
-	a.err.printf("%s %s\n", a.err.paint(red, "error:"), indent(message(err), "  ")[2:])
+	a.err.Printf("%s %s\n", a.err.Paint(term.Red, "error:"), term.Indent(message(err), "  ")[2:])
 	if h := hintFor(err, a.id, a.used...); h != "" {
-		a.err.printf("%s %s\n", a.err.paint(bold, "hint:"), h)
+		a.err.Printf("%s %s\n", a.err.Paint(term.Bold, "hint:"), h)
 	}
 }
 
 // warn prints a problem that does not make the command fail.
 func (a *app) warn(format string, args ...any) {
 	if a.flags.json {
-		_ = a.err.jsonLine(map[string]string{"warning": fmt.Sprintf(format, args...)})
+		_ = a.err.JSONLine(map[string]string{"warning": fmt.Sprintf(format, args...)})
 		return
 	}
-	a.err.printf("%s %s\n", a.err.paint(yellow, "warning:"), fmt.Sprintf(format, args...))
+	a.err.Printf("%s %s\n", a.err.Paint(term.Yellow, "warning:"), fmt.Sprintf(format, args...))
 }
 
 // errorReport is an error as JSON.

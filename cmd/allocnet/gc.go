@@ -15,6 +15,7 @@ import (
 
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/cmd/internal/cni"
+	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -42,9 +43,9 @@ the scopes.
 
 A live ID is the ID of an allocation, or that of a container as its runtime passed it
 to CNI, which keeps all its interfaces: ctr passes NAMESPACE-NAME. An ID that matches
-nothing causes a warning. If it may be the name or the beginning of the ID of an
-allocation that would be removed, or if no ID matches anything, nothing is removed and
-the exit code is 2.
+nothing causes a warning. gc removes nothing and exits with 2 if an unmatched ID is
+the container name of an allocation that it would remove, or a prefix of its
+generated ID. The same applies if no ID matches and gc would remove an allocation.
 
 --destroy also destroys their network namespaces in ` + sandbox.DefaultDir + `, where setup
 --create makes them, and those that setup --create made for allocations that no
@@ -103,7 +104,7 @@ func (a *app) gc(c *cobra.Command, f *gcFlags) error {
 		a.warnOfScoped(c.Context(), conf)
 	}
 	far := func() string { return "" }
-	if a.err.terminal && !f.dryRun {
+	if a.err.Terminal && !f.dryRun {
 		far = collected(c.Context(), conf, f.scope, live)
 	}
 	done := a.progressOf(far, "collecting")
@@ -119,7 +120,7 @@ func (a *app) gc(c *cobra.Command, f *gcFlags) error {
 	full := gcReport{DryRun: f.dryRun, GCReport: *report, Destroyed: append([]string{}, report.Destroyed...)}
 	done()
 	if a.flags.json {
-		return errors.Join(gcErr, a.out.json(full))
+		return errors.Join(gcErr, a.out.JSON(full))
 	}
 	a.printGC(&full)
 	return gcErr
@@ -228,11 +229,11 @@ func (a *app) warnOfScoped(ctx context.Context, conf allocnet.Service) {
 		}
 	}
 	if runtimes > 0 {
-		a.warn("%s of runtimes (CNI) kept: their runtime collects them; `allocnet teardown ID` removes one", plural(runtimes, "allocation"))
+		a.warn("%s of runtimes (CNI) kept: their runtime collects them; `allocnet teardown ID` removes one", term.Plural(runtimes, "allocation"))
 	}
 	if others > 0 {
 		a.warn("%s of other scopes (%s) kept: `allocnet gc --scope SCOPE` collects those of one scope",
-			plural(others, "allocation"), someOf(slices.Sorted(maps.Keys(scopes))))
+			term.Plural(others, "allocation"), someOf(slices.Sorted(maps.Keys(scopes))))
 	}
 }
 
@@ -241,12 +242,12 @@ func (a *app) printGC(r *gcReport) {
 	if r.DryRun {
 		removed, destroyed = "would remove", "would destroy"
 	}
-	a.out.printf("%s %s, kept %s\n", removed, plural(len(r.Removed), "allocation"), plural(len(r.Kept), "allocation"))
+	a.out.Printf("%s %s, kept %s\n", removed, term.Plural(len(r.Removed), "allocation"), term.Plural(len(r.Kept), "allocation"))
 	for _, id := range r.Removed {
-		a.out.printf("  %s %s\n", a.out.paint(red, "-"), id)
+		a.out.Printf("  %s %s\n", a.out.Paint(term.Red, "-"), id)
 	}
 	for _, path := range r.Destroyed {
-		a.out.printf("%s network namespace %s\n", destroyed, path)
+		a.out.Printf("%s network namespace %s\n", destroyed, path)
 	}
 	a.printForced(r.Forced)
 }
@@ -254,13 +255,13 @@ func (a *app) printGC(r *gcReport) {
 // printForced prints leftovers of plugins that were removed by force.
 func (a *app) printForced(list []configurator.Leftover) {
 	if len(list) > 0 {
-		a.out.printf("removed by force, because DEL did not:\n")
+		a.out.Printf("removed by force, because DEL did not:\n")
 		a.printLeftovers(list)
 	}
 }
 
 func (a *app) printLeftovers(list []configurator.Leftover) {
 	for _, l := range list {
-		a.out.printf("  %s %s\n", a.out.paint(yellow, string(l.Kind)), l.String()[len(l.Kind)+1:])
+		a.out.Printf("  %s %s\n", a.out.Paint(term.Yellow, string(l.Kind)), l.String()[len(l.Kind)+1:])
 	}
 }

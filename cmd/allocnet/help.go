@@ -31,7 +31,7 @@ Kinds:
 const flagsTopic = `Every command has the flags below. Each of them can be set by a variable:
 --state-dir by ALLOCNET_STATE_DIR, --network by ALLOCNET_NETWORK (separated by
 commas), --plugin-dir by ALLOCNET_PLUGIN_DIR (separated by colons) or CNI_PATH, and so
-on. A flag wins. NO_COLOR switches colours off.`
+on. A flag takes precedence. NO_COLOR switches colours off.`
 
 // flagsTemplate is the help on the topic flags.
 const flagsTemplate = `{{.Long}}
@@ -49,8 +49,8 @@ const enginesTopic = `With --engine auto, an allocation is native if this progra
 its network itself (` + "`allocnet plugins list`" + `), in the configuration that it has;
 other plugins run as binaries. An allocation keeps the engine of its setup.
 
-Plugin binaries are looked for in the directories of --plugin-dir or CNI_PATH; without
-either in "cni" beside this program, where that exists, then in /opt/cni/bin,
+Plugin binaries are searched for in the directories of --plugin-dir or CNI_PATH. If
+neither is set, in "cni" beside this program, if that exists, then in /opt/cni/bin,
 /usr/lib/cni and /usr/libexec/cni.`
 
 const idsTopic = `All commands accept a runtime's ID as ls shows it: the first 12 or more hexadecimal
@@ -125,7 +125,7 @@ func (a *app) refineHelp(root *cobra.Command) {
 			helpOf(c, args)
 			return
 		}
-		a.out.printf("%s", firstScreen(root))
+		a.out.Printf("%s", firstScreen(root))
 	})
 	root.InitDefaultHelpFlag() // before parsing: otherwise the next flag would become its value
 	root.InitDefaultHelpCmd()

@@ -18,6 +18,8 @@ import (
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/cmd/internal/demo"
 	"github.com/allocnet/allocnet/cmd/internal/netpolicy"
+	"github.com/allocnet/allocnet/cmd/internal/pluginfiles"
+	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
@@ -124,6 +126,7 @@ var hints = []struct {
 }{
 	{applies: is(context.Canceled), text: say("the command was interrupted; its changes were rolled back or are recorded: see `allocnet ls`")},
 	{applies: as[stepError], text: nextStep},
+	{applies: as[*pluginfiles.Error], text: linksStep},
 	{applies: is(client.ErrUnavailable), text: say("start it (systemctl start allocnetd)[--socket|, name its socket (--socket)], or use no daemon (--no-daemon)")},
 	{applies: is(client.ErrConflists), text: say(
 		"name a network of the daemon instead, or ask root to set allow_conflists in the settings of the daemon")},
@@ -193,7 +196,7 @@ var hints = []struct {
 	{applies: is(configurator.ErrIncomplete), text: say("repeat `allocnet teardown ID`[--force|, or remove it without plugins: `allocnet cleanup --force ID`]")},
 	{applies: is(context.DeadlineExceeded), text: say("a plugin hangs, or needs a longer timeout[--timeout| (--timeout)]")},
 	{applies: isUsage, text: usageHint},
-	{applies: is(errOutput), text: say("only the output is lost: the command's changes are done")},
+	{applies: is(term.ErrOutput), text: say("only the output is lost: the command's changes are done")},
 }
 
 // causeHint is the hint for what another program may have made on purpose, so that allocnet does not
@@ -206,6 +209,12 @@ func nextStep(err error) string {
 	var e stepError
 	errors.As(err, &e)
 	return e.step
+}
+
+func linksStep(err error) string {
+	var e *pluginfiles.Error
+	errors.As(err, &e)
+	return e.Step
 }
 
 // saying returns a test for an error or one of some texts, because errors of plugin

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/allocnet/allocnet"
+	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/configurator"
 )
 
@@ -61,7 +62,7 @@ func (a *app) history(ctx context.Context, id string, limit int) error {
 		return err
 	}
 	if a.flags.json {
-		err = a.out.json(entries)
+		err = a.out.JSON(entries)
 	} else {
 		for i := range entries {
 			a.printEntry(&entries[i])
@@ -104,36 +105,36 @@ func (a *app) historyOfAll(ctx context.Context, limit int) error {
 		return err
 	}
 	if a.flags.json {
-		return a.out.json(entries)
+		return a.out.JSON(entries)
 	}
 	if len(entries) == 0 {
-		a.err.printf("no operation is in the journal\n")
+		a.err.Printf("no operation is in the journal\n")
 		return nil
 	}
-	var rows [][]cell
+	var rows [][]term.Cell
 	for i := range entries {
 		e := &entries[i]
-		result := cell{"ok", green}
+		result := term.Cell{Text: "ok", Style: term.Green}
 		if e.Error != "" {
-			result = cell{e.Kind + ": " + e.Error, red}
-			if a.out.columns > 0 { // the texts would make a narrow column of many lines
-				result.text = e.Kind
+			result = term.Cell{Text: e.Kind + ": " + e.Error, Style: term.Red}
+			if a.out.Columns > 0 { // the texts would make a narrow column of many lines
+				result.Text = e.Kind
 			}
 		}
-		rows = append(rows, []cell{
-			{e.Time.Local().Format(time.DateTime), plain}, {e.Operation, plain}, {shortID(e.ID), plain},
-			{tookText(e.Seconds), plain}, {e.Program, plain}, result,
+		rows = append(rows, []term.Cell{
+			{Text: e.Time.Local().Format(time.DateTime), Style: term.Plain}, {Text: e.Operation, Style: term.Plain}, {Text: shortID(e.ID), Style: term.Plain},
+			{Text: tookText(e.Seconds), Style: term.Plain}, {Text: e.Program, Style: term.Plain}, result,
 		})
 	}
-	a.out.table([]string{"TIME", "OPERATION", "ID", "TOOK", "PROGRAM", "RESULT"}, rows)
+	a.out.Table([]string{"TIME", "OPERATION", "ID", "TOOK", "PROGRAM", "RESULT"}, rows)
 	return nil
 }
 
 // printEntry prints an operation with its steps.
 func (a *app) printEntry(e *configurator.HistoryEntry) {
-	result := a.out.paint(green, "ok")
+	result := a.out.Paint(term.Green, "ok")
 	if e.Error != "" {
-		result = a.out.paint(red, e.Kind)
+		result = a.out.Paint(term.Red, e.Kind)
 	}
 	words := []string{e.Operation}
 	for _, w := range []string{strings.Join(e.Networks, ","), string(e.Engine)} {
@@ -141,26 +142,26 @@ func (a *app) printEntry(e *configurator.HistoryEntry) {
 			words = append(words, w)
 		}
 	}
-	a.out.printf("%s  %s %s in %s, by %s\n", a.out.paint(bold, e.Time.Local().Format("2006-01-02 15:04:05.000")),
+	a.out.Printf("%s  %s %s in %s, by %s\n", a.out.Paint(term.Bold, e.Time.Local().Format("2006-01-02 15:04:05.000")),
 		strings.Join(words, " "), result, tookText(e.Seconds), e.Program)
 	for _, s := range e.Steps {
-		a.out.printf("    %-10s %10s", s.Step, tookText(s.Seconds))
+		a.out.Printf("    %-10s %10s", s.Step, tookText(s.Seconds))
 		switch {
 		case s.Error == "":
-			a.out.printf("\n")
+			a.out.Printf("\n")
 		case s.Error == e.Error: // which follows
-			a.out.printf("  %s\n", a.out.paint(red, "failed"))
+			a.out.Printf("  %s\n", a.out.Paint(term.Red, "failed"))
 		default:
-			a.out.printf("  ")
-			a.printFolded(27, red, s.Error)
+			a.out.Printf("  ")
+			a.out.Folded(27, term.Red, s.Error)
 		}
 	}
 	if e.Error != "" {
-		a.out.printf("    %s ", a.out.paint(red, "error:"))
-		a.printFolded(11, plain, e.Error)
+		a.out.Printf("    %s ", a.out.Paint(term.Red, "error:"))
+		a.out.Folded(11, term.Plain, e.Error)
 	}
 	for _, l := range e.Forced {
-		a.out.printf("    %s %s\n", a.out.paint(yellow, "removed by force:"), l)
+		a.out.Printf("    %s %s\n", a.out.Paint(term.Yellow, "removed by force:"), l)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/configurator"
 )
 
@@ -33,7 +34,7 @@ func TestHistory(t *testing.T) {
 		require.LessOrEqual(t, s.At+s.Seconds, list[0].Seconds)
 		steps[s.Step] = true
 	}
-	require.Equal(t, map[string]bool{"lock": true, "plan": true, "claim": true, "add": true, "record": true}, steps)
+	require.Equal(t, map[string]bool{"lock": true, "plan": true, "reserve": true, "add": true, "record": true}, steps)
 
 	text := w.run("history", "web").ok(t)
 	require.Regexp(t, `(?m)^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}  setup front exec ok in \S+, by \S+\[\d+\]$`, text)
@@ -63,7 +64,7 @@ func TestHistoryOfSeveralErrors(t *testing.T) {
            two
 `, lines)
 	out.Reset()
-	a.out.table(nil, [][]cell{cells("web", "one\ntwo words", "x")})
+	a.out.Table(nil, [][]term.Cell{term.Cells("web", "one\ntwo words", "x")})
 	require.Equal(t, "web  one        x\n     two words\n", out.String())
 }
 

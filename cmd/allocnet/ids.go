@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/allocnet/allocnet"
+	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/configurator"
 )
 
@@ -124,7 +125,7 @@ func notFound(ctx context.Context, conf allocnet.Service, id string, err error) 
 		return stepError{err, fmt.Sprintf(step, id)}
 	}
 	if found := standingFor(id, recordsFor(ctx, conf, id), isPrefix(1)); len(found) > 0 {
-		return stepError{err, fmt.Sprintf("%q is too short for %s: %s", id, plural(len(found), "ID"), suggestion(found))}
+		return stepError{err, fmt.Sprintf("%q is too short for %s: %s", id, term.Plural(len(found), "ID"), suggestion(found))}
 	}
 	records, _ := conf.List(ctx)
 	if found := standingFor(id, records, isName); len(found) > 0 {
@@ -147,7 +148,7 @@ func (a *app) warnOfShort(ctx context.Context, conf allocnet.Service, id string)
 		return
 	}
 	if found := standingFor(id, recordsFor(ctx, conf, id), isPrefix(minPrefix)); len(found) > 0 {
-		a.warn("no allocation has the ID %q, which is too short for %s: %s", id, plural(len(found), "other"), suggestion(found))
+		a.warn("no allocation has the ID %q, which is too short for %s: %s", id, term.Plural(len(found), "other"), suggestion(found))
 	}
 }
 

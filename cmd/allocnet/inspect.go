@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/configurator"
 )
 
@@ -40,7 +41,7 @@ func (a *app) inspect(ctx context.Context, id string) error {
 		return notFound(ctx, conf, id, err)
 	}
 	if a.flags.json {
-		return a.out.json(r)
+		return a.out.JSON(r)
 	}
 	a.printRecord(r)
 	return nil
@@ -48,7 +49,7 @@ func (a *app) inspect(ctx context.Context, id string) error {
 
 func (a *app) printRecord(r *configurator.Record) {
 	now := time.Now()
-	a.out.table(nil, properties(
+	a.out.Table(nil, properties(
 		"ID", r.ID, "Phase", phaseOf(r), "Namespace", r.Netns, "Networks", networkNames(r), "Address", addressesOf(r),
 		"Engine", string(r.Engine), "Scope", r.Scope, "Labels", pairsText(r.Labels), "Bandwidth", bandwidthText(r.Bandwidth), "Args", pairsText(r.Args), "Created", when(r.Created, now), "Updated", when(r.Updated, now),
 	))
@@ -58,20 +59,20 @@ func (a *app) printRecord(r *configurator.Record) {
 		a.printPorts(r.Ports)
 		return
 	}
-	a.out.printf("\n")
+	a.out.Printf("\n")
 	a.printInterfaces(r.Status)
 	if len(r.Status.Routes) > 0 {
-		var rows [][]cell
+		var rows [][]term.Cell
 		for _, route := range r.Status.Routes {
-			rows = append(rows, cells(route.Destination, route.Gateway, route.Network))
+			rows = append(rows, term.Cells(route.Destination, route.Gateway, route.Network))
 		}
-		a.out.printf("\n")
-		a.out.table([]string{"ROUTE", "GATEWAY", "NETWORK"}, rows)
+		a.out.Printf("\n")
+		a.out.Table([]string{"ROUTE", "GATEWAY", "NETWORK"}, rows)
 	}
 	a.printPorts(r.Ports)
 	if d := r.Status.DNS; d != nil {
-		a.out.printf("\n")
-		a.out.table(nil, properties("DNS servers", join(d.Servers), "DNS domain", d.Domain, "DNS search", join(d.Searches)))
+		a.out.Printf("\n")
+		a.out.Table(nil, properties("DNS servers", join(d.Servers), "DNS domain", d.Domain, "DNS search", join(d.Searches)))
 	}
 }
 
@@ -85,14 +86,14 @@ func pairsText(pairs map[string]string) string {
 }
 
 // properties returns the rows of a table of names and values.
-func properties(pairs ...string) [][]cell {
-	var rows [][]cell
+func properties(pairs ...string) [][]term.Cell {
+	var rows [][]term.Cell
 	for i := 0; i < len(pairs); i += 2 {
-		rows = append(rows, []cell{{pairs[i], bold}, {pairs[i+1], plain}})
+		rows = append(rows, []term.Cell{{Text: pairs[i], Style: term.Bold}, {Text: pairs[i+1], Style: term.Plain}})
 	}
 	return rows
 }
 
 func when(t, now time.Time) string {
-	return t.Local().Format(time.DateTime) + " (" + age(now.Sub(t)) + " ago)"
+	return t.Local().Format(time.DateTime) + " (" + term.Age(now.Sub(t)) + " ago)"
 }

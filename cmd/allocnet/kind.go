@@ -13,6 +13,8 @@ import (
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/cmd/internal/demo"
 	"github.com/allocnet/allocnet/cmd/internal/netpolicy"
+	"github.com/allocnet/allocnet/cmd/internal/pluginfiles"
+	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/portmap"
@@ -29,7 +31,7 @@ type errorKind struct {
 // kinds are in order: the first one that applies is the kind of an error. A wrapping error
 // that describes the state of the host comes before its cause.
 var kinds = []errorKind{
-	{"output", "standard output could not be written", exitFailure, is(errOutput)},
+	{"output", "standard output could not be written", exitFailure, is(term.ErrOutput)},
 	{"no-daemon", "no daemon listens", exitFailure, is(client.ErrUnavailable)},
 	{"not-allowed", "the daemon does not serve this user", exitFailure, is(client.ErrForbidden)},
 	{"busy", "the daemon has too many concurrent requests", exitFailure, is(client.ErrBusy)},
@@ -54,7 +56,7 @@ var kinds = []errorKind{
 	{"undecided", "policy explain: the other end decides, and its address does not name it", exitFailure, is(netpolicy.ErrUndecided)},
 	{"unknown-network", "no valid configuration has the name", exitFailure, is(configurator.ErrUnknownNetwork)},
 	{"unserved", "no plugin of the networks serves what was requested", exitUsage, is(configurator.ErrUnserved)},
-	{"foreign-file", "a file of another program has the name of a link", exitFailure, is(errForeign)},
+	{"foreign-file", "a file of another program has the name of a link", exitFailure, is(pluginfiles.ErrForeign)},
 	{"plugin-not-installed", "a plugin was not found", exitFailure, is(configurator.ErrPluginNotInstalled)},
 	{"exhausted", "a network has no free address", exitFailure, is(allocnet.ErrExhausted)},
 	{"address-unavailable", "a requested address is in use, or not one of the network's", exitFailure, is(allocnet.ErrAddressUnavailable)},
@@ -112,7 +114,7 @@ func both(a, b func(error) bool) func(error) bool {
 func isConflict(err error) bool { return errors.Is(err, portmap.ErrConflict) }
 
 func isInvalid(err error) bool {
-	return as[usageError](err) || as[*portmap.PortError](err) ||
+	return as[usageError](err) || as[*portmap.PortError](err) || errors.Is(err, pluginfiles.ErrProgram) ||
 		errors.Is(err, configurator.ErrInvalidConfig) || errors.Is(err, configurator.ErrInvalidAllocation)
 }
 

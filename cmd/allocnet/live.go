@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/allocnet/allocnet"
+	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/configurator"
 )
 
@@ -88,7 +89,7 @@ func (a *app) requireKnown(ctx context.Context, conf allocnet.Service, scope con
 	if len(plan.Removed) > 0 && !slices.ContainsFunc(scope.Live, func(id string) bool { return !slices.Contains(unknown, id) }) {
 		return stepError{
 			usagef("match live IDs: no allocation has any of the IDs %s, and %s would be removed: %s",
-				someOf(unknown), plural(len(plan.Removed), "allocation"), someOf(plan.Removed)),
+				someOf(unknown), term.Plural(len(plan.Removed), "allocation"), someOf(plan.Removed)),
 			"give the IDs that `allocnet ls` prints; if no allocation is live, pass --none",
 		}
 	}
@@ -122,7 +123,7 @@ func meaningRemoved(unknown []string, plan *configurator.GCReport) error {
 			step += "; other live IDs that match nothing: " + someOf(more)
 		}
 		if isPrefix(minPrefix)(live, found[0]) {
-			return stepError{usagef("live ID %q: too short for %s: %s", live, plural(len(found), "allocation"), someOf(found)), step}
+			return stepError{usagef("live ID %q: too short for %s: %s", live, term.Plural(len(found), "allocation"), someOf(found)), step}
 		}
 		return stepError{usagef("live ID %q: no allocation has this ID, but it may mean %s, which would be removed", live, someOf(found)), step}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/client"
+	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/configurator"
 )
 
@@ -109,15 +110,15 @@ func (a *app) ls(ctx context.Context, f *lsFlags) error {
 	case missing && (a.flags.json || f.quiet):
 		a.warn("%s", a.noStateDir())
 	case missing:
-		a.err.printf("nothing is set up: %s\n", a.noStateDir())
+		a.err.Printf("nothing is set up: %s\n", a.noStateDir())
 		return nil
 	}
 	switch {
 	case a.flags.json:
-		return errors.Join(listErr, a.out.json(listedAll(ctx, conf, records)))
+		return errors.Join(listErr, a.out.JSON(listedAll(ctx, conf, records)))
 	case f.quiet:
 		for _, r := range records {
-			a.out.printf("%s\n", r.ID)
+			a.out.Printf("%s\n", r.ID)
 		}
 		return listErr
 	}
@@ -139,7 +140,7 @@ func (a *app) noStateDir() string {
 // that run as binaries.
 func (a *app) printList(ctx context.Context, conf allocnet.Service, records []configurator.Record, f *lsFlags) error {
 	if len(records) == 0 && len(f.filters) > 0 {
-		a.err.printf("no allocation passes the filter\n")
+		a.err.Printf("no allocation passes the filter\n")
 		return nil
 	}
 	if len(records) == 0 {
@@ -147,15 +148,15 @@ func (a *app) printList(ctx context.Context, conf allocnet.Service, records []co
 		if _, asked := conf.(*client.Client); asked {
 			where = "the daemon at " + a.flags.socket
 		}
-		a.err.printf("nothing is set up in %s\n", where)
+		a.err.Printf("nothing is set up in %s\n", where)
 		return nil
 	}
-	rows := make([][]cell, len(records))
+	rows := make([][]term.Cell, len(records))
 	for i := range records {
 		rows[i] = listRow(&records[i], time.Now())
 		if f.wide {
-			rows[i][0].text = records[i].ID
-			rows[i] = append(rows[i], cells(records[i].Scope, pairsText(records[i].Labels), policyText(records[i].Policy), pairsText(records[i].Args))...)
+			rows[i][0].Text = records[i].ID
+			rows[i] = append(rows[i], term.Cells(records[i].Scope, pairsText(records[i].Labels), policyText(records[i].Policy), pairsText(records[i].Args))...)
 		}
 	}
 	header := []string{"ID", "PHASE", "NETWORKS", "ENGINE", "ADDRESS", "PORTS", "AGE"}
@@ -165,10 +166,10 @@ func (a *app) printList(ctx context.Context, conf allocnet.Service, records []co
 	if slices.ContainsFunc(records, func(r configurator.Record) bool { return len(r.Unserved) > 0 }) {
 		header = append(header, "NOT SERVED")
 		for i := range rows {
-			rows[i] = append(rows[i], cells(strings.Join(records[i].Unserved, ", "))...)
+			rows[i] = append(rows[i], term.Cells(strings.Join(records[i].Unserved, ", "))...)
 		}
 	}
-	a.out.table(header, rows)
+	a.out.Table(header, rows)
 	networks, _ := conf.Networks(ctx) // List or `allocnet networks` reports the error
 	a.warnOfBinaries(slices.DeleteFunc(networks, func(n configurator.Network) bool {
 		return !slices.ContainsFunc(records, func(r configurator.Record) bool { return has(&r, n.Name) })
@@ -176,9 +177,9 @@ func (a *app) printList(ctx context.Context, conf allocnet.Service, records []co
 	return nil
 }
 
-func listRow(r *configurator.Record, now time.Time) []cell {
-	row := cells(shortID(r.ID), phaseOf(r), networkNames(r), string(r.Engine), addressesOf(r), shortPorts(r.Ports), age(now.Sub(r.Created)))
-	row[1].style = phaseStyle(r)
+func listRow(r *configurator.Record, now time.Time) []term.Cell {
+	row := term.Cells(shortID(r.ID), phaseOf(r), networkNames(r), string(r.Engine), addressesOf(r), shortPorts(r.Ports), term.Age(now.Sub(r.Created)))
+	row[1].Style = phaseStyle(r)
 	return row
 }
 
@@ -201,12 +202,12 @@ func phaseOf(r *configurator.Record) string {
 	return string(r.Phase) + ", " + gone
 }
 
-func phaseStyle(r *configurator.Record) style {
+func phaseStyle(r *configurator.Record) term.Style {
 	switch {
 	case r.NetnsGone:
-		return red
+		return term.Red
 	case r.Phase == configurator.PhaseReady:
-		return green
+		return term.Green
 	}
-	return yellow
+	return term.Yellow
 }

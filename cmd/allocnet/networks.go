@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/configurator"
 )
 
@@ -50,7 +51,7 @@ func (a *app) networks(ctx context.Context) error {
 		for _, b := range broken {
 			skipped = append(skipped, skippedFile{b.File, b.Err.Error()})
 		}
-		return a.out.json(map[string]any{"networks": networks, "skipped": skipped})
+		return a.out.JSON(map[string]any{"networks": networks, "skipped": skipped})
 	}
 	a.printNetworks(networks)
 	a.warnOfBinaries(networks)
@@ -59,11 +60,11 @@ func (a *app) networks(ctx context.Context) error {
 }
 
 func (a *app) printNetworks(networks []configurator.Network) {
-	rows := make([][]cell, len(networks))
+	rows := make([][]term.Cell, len(networks))
 	for i, n := range networks {
 		rows[i] = networkRow(n)
 	}
-	a.out.table([]string{"NAME", "DEFAULT", "ENGINE", "CNI", "PLUGINS", "CAPABILITIES", "FILE"}, rows)
+	a.out.Table([]string{"NAME", "DEFAULT", "ENGINE", "CNI", "PLUGINS", "CAPABILITIES", "FILE"}, rows)
 }
 
 // unasked returns the error if the daemon did not list its networks: then it is the
@@ -94,7 +95,7 @@ func (a *app) warnOfBinaries(networks []configurator.Network) {
 	}
 }
 
-func networkRow(n configurator.Network) []cell {
+func networkRow(n configurator.Network) []term.Cell {
 	isDefault, file := "", n.File
 	if n.Default {
 		isDefault = "yes"
@@ -102,7 +103,7 @@ func networkRow(n configurator.Network) []cell {
 	if file == "" {
 		file = "(embedded)"
 	}
-	row := cells(n.Name, isDefault, string(n.Engine), n.CNIVersion, strings.Join(n.Plugins, " "), strings.Join(n.Capabilities, " "), file)
-	row[0].style, row[1].style = bold, green
+	row := term.Cells(n.Name, isDefault, string(n.Engine), n.CNIVersion, strings.Join(n.Plugins, " "), strings.Join(n.Capabilities, " "), file)
+	row[0].Style, row[1].Style = term.Bold, term.Green
 	return row
 }

@@ -23,6 +23,8 @@ import (
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/cmd/internal/demo"
 	"github.com/allocnet/allocnet/cmd/internal/netpolicy"
+	"github.com/allocnet/allocnet/cmd/internal/pluginfiles"
+	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/cmd/internal/trace"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
@@ -33,53 +35,14 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-func TestTable(t *testing.T) {
-	rows := [][]cell{{{"é", green}, {"", plain}}, {{"long name", plain}, {"x", plain}}}
-	var b bytes.Buffer
-	newPrinter(&b).table([]string{"A", "B"}, rows)
-	require.Equal(t, "A          B\né          -\nlong name  x\n", b.String())
-
-	b.Reset()
-	(&printer{w: &b, colored: true}).table([]string{"A", "B"}, rows)
-	require.Equal(t, "\x1b[1mA\x1b[0m          \x1b[1mB\x1b[0m\n\x1b[32mé\x1b[0m          \x1b[2m-\x1b[0m\nlong name  x\n", b.String())
-}
-
-// TestControlCharacters: what a workload names does not command the terminal.
-func TestControlCharacters(t *testing.T) {
-	const foreign = "a\x1b]0;title\a\x1b[2J\x1b[31mb\r\u009b1;1Hc\x7f\té\n"
-	var b strings.Builder
-	newPrinter(&b).printf("%s", foreign)
-	require.Equal(t, "a?]0;title??[2J?b??1;1Hc?\té\n", b.String())
-	b.Reset()
-	p := &printer{w: &b, terminal: true, colored: true}
-	p.printf("%s", foreign)
-	require.Equal(t, "a?]0;title??[2J\x1b[31mb??1;1Hc?\té\n", b.String())
-	b.Reset()
-	p.setStatus("a\x1b[1;1Hb")
-	require.Equal(t, wipe+"a?[1;1Hb", b.String())
-}
-
-func TestStatusLine(t *testing.T) {
-	var b bytes.Buffer
-	p := &printer{w: &b, terminal: true}
-	p.setStatus("")
-	p.setStatus("one")
-	p.setStatus("two")
-	p.printf("done\n")
-	p.printf("more\n")
-	p.setStatus("three")
-	p.setStatus("")
-	require.Equal(t, wipe+"one"+wipe+"two"+wipe+"done\nmore\n"+wipe+"three"+wipe, b.String())
-
-	b.Reset()
-	newPrinter(&b).setStatus("nothing")
-	require.Empty(t, b.String(), "not on a terminal")
-}
+// erased erases a status line.
+const erased = "\r\x1b[K"
 
 func TestProgress(t *testing.T) {
 	shown := make(chan string, 100)
 	a := newApp(nil, nil, nil)
-	a.err = &printer{w: writerFunc(func(p []byte) { shown <- string(p) }), terminal: true}
+	a.err = term.New(writerFunc(func(p []byte) { shown <- string(p) }))
+	a.err.Terminal = true
 	done := a.progress("setting up %s", "web")
 	require.Regexp(t, "^\r\x1b\\[Ksetting up web \\.\\.\\. 0\\.[3-9] s$", <-shown)
 	done()
@@ -88,7 +51,7 @@ func TestProgress(t *testing.T) {
 	for len(shown) > 0 {
 		last = <-shown
 	}
-	require.Equal(t, wipe, last)
+	require.Equal(t, erased, last)
 }
 
 // TestProgressOfGC: the progress shows the number of removed allocations.
@@ -151,7 +114,7 @@ func TestHints(t *testing.T) {
 		"use --engine auto; or":                                    ofBinaries,
 		"with the engine auto or native":                           &configurator.UnservedError{Capabilities: []string{"policy"}},
 		"update or replace it":                                     fmt.Errorf("x: %w of plugin \"a\"", configurator.ErrInvalidResult),
-		"only the output is lost":                                  fmt.Errorf("%w: x", errOutput),
+		"only the output is lost":                                  fmt.Errorf("%w: x", term.ErrOutput),
 	} {
 		require.Contains(t, hint(err), want)
 	}
@@ -181,7 +144,7 @@ func TestExitCodes(t *testing.T) {
 		{configurator.ErrNotChecked, exitFailure},
 		{configurator.ErrInUse, exitUsage},
 		{&configurator.UnservedError{}, exitUsage},
-		{errors.Join(configurator.ErrUnhealthy, errOutput), exitFailure},
+		{errors.Join(configurator.ErrUnhealthy, term.ErrOutput), exitFailure},
 		{&portmap.ConflictError{}, exitFailure},
 		{fmt.Errorf("%w: %w", configurator.ErrInvalidAllocation, &portmap.ConflictError{}), exitUsage},
 		{errLeftovers, exitNo},
@@ -215,7 +178,7 @@ func TestKinds(t *testing.T) {
 		"cannot-update":        configurator.ErrCannotUpdate,
 		"already-exists":       configurator.ErrExists,
 		"different":            configurator.ErrDifferent,
-		"foreign-file":         errForeign,
+		"foreign-file":         pluginfiles.ErrForeign,
 		"unknown-network":      configurator.ErrUnknownNetwork,
 		"plugin-not-installed": configurator.ErrPluginNotInstalled,
 		"unserved":             &configurator.UnservedError{},
@@ -232,7 +195,7 @@ func TestKinds(t *testing.T) {
 		"timeout":              context.DeadlineExceeded,
 		"not-permitted":        fs.ErrPermission,
 		"plugin":               &types.Error{Code: 7},
-		"output":               errOutput,
+		"output":               term.ErrOutput,
 		"internal":             errors.New("x"),
 	} {
 		require.Equal(t, want, newErrorReport(err, "").Kind)
@@ -317,19 +280,6 @@ func TestShortPorts(t *testing.T) {
 	require.Empty(t, shortPorts(nil))
 }
 
-func TestDurations(t *testing.T) {
-	for d, want := range map[time.Duration]string{
-		-time.Second: "0s", 59 * time.Second: "59s", 61 * time.Second: "1m", 47 * time.Hour: "47h", 49 * time.Hour: "2d",
-	} {
-		require.Equal(t, want, age(d))
-	}
-	for d, want := range map[time.Duration]string{
-		123 * time.Microsecond: "0.1 ms", 12345 * time.Microsecond: "12 ms", 1234 * time.Millisecond: "1.2 s",
-	} {
-		require.Equal(t, want, span(d))
-	}
-}
-
 func TestVersion(t *testing.T) {
 	require.Contains(t, runWith("", "version").ok(t), "go-cni")
 	got := decode[versionInfo](t, runWith("", "version", "--json").ok(t))
@@ -396,10 +346,11 @@ func inTerminal(t *testing.T, do func(*app)) (lines []string) {
 	t.Helper()
 	var b bytes.Buffer
 	a := newApp(nil, nil, nil)
-	a.out = &printer{w: &b, terminal: true, columns: 80}
+	a.out = term.New(&b)
+	a.out.Terminal, a.out.Columns = true, 80
 	do(a)
 	for line := range strings.Lines(b.String()) {
-		shown := strings.Split(strings.TrimSuffix(line, "\n"), wipe)
+		shown := strings.Split(strings.TrimSuffix(line, "\n"), erased)
 		line = shown[len(shown)-1]
 		require.LessOrEqual(t, utf8.RuneCountInString(line), 80, line)
 		require.Equal(t, strings.TrimRight(line, " "), line)
@@ -473,42 +424,6 @@ func TestEightyColumns(t *testing.T) {
 	require.Equal(t, "      next one", lines[len(lines)-4])
 }
 
-// TestShortenFirst: each row is one line, as far as the other columns permit it.
-func TestShortenFirst(t *testing.T) {
-	header := []string{"ID", "RECEIVED", "CONNECTIONS"}
-	show := func(columns int) []string {
-		rows := [][]cell{cells("8d4a4b0e-93a7-4b3c-8f2c-0a4d7a0c9d11", "1.0 KiB", "0"), cells("web", "510 B", "12")}
-		shortenFirst(header, rows, columns)
-		return []string{rows[0][0].text, rows[1][0].text}
-	}
-	require.Equal(t, []string{"8d4a4b0e-93a7-4…", "web"}, show(39))
-	for _, columns := range []int{0, 20, 80} {
-		require.Equal(t, []string{"8d4a4b0e-93a7-4b3c-8f2c-0a4d7a0c9d11", "web"}, show(columns))
-	}
-}
-
-func TestFold(t *testing.T) {
-	require.Equal(t, []string{"one two", "three"}, fold("one two three", 7))
-	require.Equal(t, []string{"a /etc/", "cni/", "net.d/x b"}, fold("a /etc/cni/net.d/x b", 9))
-	require.Equal(t, []string{"ä", "too", "lon", "g ö"}, fold("ä toolong ö", 3))
-	require.Equal(t, []string{"one two three"}, fold("one two three", 0))
-	require.Equal(t, []string{"one two", "three"}, fold("one two\nthree", 0))
-	require.Equal(t, []string{"one", "two", "", "x"}, fold("one two\n\nx", 5))
-	for _, text := range []string{"", " ", "/", "a  b", "a, b"} {
-		require.NotEmpty(t, fold(text, 1))
-	}
-}
-
-// TestTableInATerminal: the widest columns are folded first.
-func TestTableInATerminal(t *testing.T) {
-	lines := inTerminal(t, func(a *app) {
-		a.out.table([]string{"A", "B", "C"}, [][]cell{cells("x", strings.Repeat("word ", 20)+"end", "10 20"), cells("", "b", "c")})
-	})
-	require.Equal(t, "x  word word word word word word word word word word word word word word  10 20", lines[1])
-	require.Equal(t, "   word word word word word word end", lines[2])
-	require.Equal(t, "-  b"+strings.Repeat(" ", 70)+"c", lines[3])
-}
-
 // TestIDsFoldLast: a folded ID could not be copied.
 func TestIDsFoldLast(t *testing.T) {
 	id := "frontend-with-a-long-name.eth0"
@@ -519,7 +434,7 @@ func TestIDsFoldLast(t *testing.T) {
 		Ports:    []portmap.Mapping{{HostIP: "192.168.100.200", HostPort: 20000, ContainerPort: 30000, Protocol: "tcp"}},
 	}
 	lines := inTerminal(t, func(a *app) {
-		a.out.table([]string{"ID", "PHASE", "NETWORKS", "ENGINE", "ADDRESS", "PORTS", "AGE"}, [][]cell{listRow(record, time.Now())})
+		a.out.Table([]string{"ID", "PHASE", "NETWORKS", "ENGINE", "ADDRESS", "PORTS", "AGE"}, [][]term.Cell{listRow(record, time.Now())})
 	})
 	require.Regexp(t, "^"+regexp.QuoteMeta(id)+" ", lines[1])
 }

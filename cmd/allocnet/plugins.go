@@ -12,6 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/allocnet/allocnet/cmd/internal/pluginfiles"
+	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/internal/plugins/builtin"
 )
 
@@ -20,7 +22,7 @@ func newPlugins(a *app) *cobra.Command {
 		Use:   "plugins",
 		Short: "Install the native plugins for other container runtimes",
 		Long: `Install the native plugins for other container runtimes, as plugin binaries: the
-program ` + programName + ` selects the plugin by the name under which it is started
+program ` + pluginfiles.ProgramName + ` selects the plugin by the name under which it is started
 (argv[0]).
 
 allocnet itself needs no links: it runs the plugins in its own process.`,
@@ -44,9 +46,9 @@ func newPluginsList(a *app) *cobra.Command {
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(*cobra.Command, []string) error {
 			if a.flags.json {
-				return a.out.json(map[string]any{"plugins": pluginNames()})
+				return a.out.JSON(map[string]any{"plugins": pluginNames()})
 			}
-			a.out.printf("%s\n", strings.Join(pluginNames(), "\n"))
+			a.out.Printf("%s\n", strings.Join(pluginNames(), "\n"))
 			return nil
 		},
 	}
@@ -59,29 +61,30 @@ func newPluginsInstall(a *app) *cobra.Command {
 		Use:   "install DIR [PLUGIN...]",
 		Short: "Install links to the native plugins for a container runtime",
 		Long: `Install the native plugins for a container runtime: create a symbolic link to the
-program ` + programName + ` in DIR, the runtime's plugin directory, for each plugin or
+program ` + pluginfiles.ProgramName + ` in DIR, the runtime's plugin directory, for each plugin or
 only for the named ones. The command first calls the program through every link. The
 links point to the program's path, which must not change with updates.
 
-With --daemon, the links lead to ` + shimName + `, which is beside that program and
-takes a fraction of its time: it has allocnetd run the plugin. The daemon must listen on
-its default socket. While it is not running, and for calls that it does not serve, the
-plugins do the same work without it. Repeat the command with or without --daemon to
-change that at any time: each kind removes what the other one has set up.
+With --daemon, the links lead to ` + pluginfiles.ShimName + `, which is beside that program. It
+sends each call to allocnetd, which runs the plugin in a fraction of the time. The daemon
+must listen on its default socket. While it is not running, and for calls that it does
+not serve, the plugins do the same work without it. Repeat the command with or without
+--daemon to change that at any time: each kind removes what the other one has set up.
 
 Repeat the command to update the links, also while the runtime runs: each file is
 replaced by a rename. An existing file that is not a link of allocnet is an error.
-With --force it is kept as NAME` + asideSuffix + `, and uninstall restores it. With
+With --force it is kept as NAME` + pluginfiles.AsideSuffix + `, and uninstall restores it. With
 --keep the file stays, and the link is not installed.
 
 --copy-to is for containers that install allocnet on their host: it first copies the
 programs of allocnet into a directory, which must have the same path in the container
-and on the host. Links lead there, also one named allocnet, the plugin of that type.`,
+and on the host. The links point there, including one named allocnet, for the plugin of
+that type.`,
 		Example: `  allocnet plugins install /opt/cni/bin
   allocnet plugins install /opt/cni/bin loopback
   allocnet plugins install /opt/cni/bin --daemon
   allocnet plugins install /usr/lib/cni --force
-  allocnet plugins install /opt/cni/bin --program /usr/local/bin/` + programName + `
+  allocnet plugins install /opt/cni/bin --program /usr/local/bin/` + pluginfiles.ProgramName + `
   allocnet plugins install /opt/cni/bin loopback --keep --copy-to /opt/allocnet`,
 		Args:              dirAndPlugins,
 		ValidArgsFunction: completeDirAndPlugins,
@@ -90,21 +93,21 @@ and on the host. Links lead there, also one named allocnet, the plugin of that t
 			if err != nil {
 				return err
 			}
-			l.keep = keep
+			l.Keep = keep
 			if copyTo != "" {
-				if err := l.copyPrograms(copyTo); err != nil {
+				if err := l.CopyPrograms(copyTo); err != nil {
 					return err
 				}
 			}
 			if daemon {
-				l.program = filepath.Join(filepath.Dir(l.program), shimName)
+				l.Program = filepath.Join(filepath.Dir(l.Program), pluginfiles.ShimName)
 			}
 			return a.installPlugins(c, l, force)
 		},
 	}
 	programFlag(c, &program)
 	c.Flags().BoolVar(&daemon, "daemon", false, "have allocnetd run the plugins while it is running")
-	c.Flags().BoolVar(&force, "force", false, "replace other files, and keep them as NAME"+asideSuffix)
+	c.Flags().BoolVar(&force, "force", false, "replace other files, and keep them as NAME"+pluginfiles.AsideSuffix)
 	c.Flags().BoolVar(&keep, "keep", false, "keep other files, and install only what is missing")
 	c.Flags().StringVar(&copyTo, "copy-to", "", "directory to copy the programs to, and to link to")
 	c.MarkFlagsMutuallyExclusive("force", "keep")
@@ -150,7 +153,7 @@ this check.`,
 }
 
 func programFlag(c *cobra.Command, program *string) {
-	c.Flags().StringVar(program, "program", "", "path of "+programName+" (default beside this program)")
+	c.Flags().StringVar(program, "program", "", "path of "+pluginfiles.ProgramName+" (default beside this program)")
 	_ = c.MarkFlagFilename("program")
 }
 
@@ -178,84 +181,84 @@ func pluginNames() []string { return slices.Sorted(maps.Keys(builtin.DropIns)) }
 
 // pluginsReport is the result of install or uninstall.
 type pluginsReport struct {
-	Dir     string       `json:"dir"`
-	Program string       `json:"program"`
-	Plugins []pluginLink `json:"plugins"`
+	Dir     string             `json:"dir"`
+	Program string             `json:"program"`
+	Plugins []pluginfiles.Link `json:"plugins"`
 }
 
-func (a *app) installPlugins(c *cobra.Command, l *pluginLinks, force bool) error {
-	if err := l.usableProgram(); err != nil {
+func (a *app) installPlugins(c *cobra.Command, l *pluginfiles.Links, force bool) error {
+	if err := l.CheckProgram(); err != nil {
 		return err
 	}
-	done := a.progress("calling %s", l.program)
-	links, err := l.install(c.Context(), force, a.flags.timeout)
+	done := a.progress("calling %s", l.Program)
+	links, err := l.Install(c.Context(), force, a.flags.timeout)
 	done()
-	if err != nil && !slices.ContainsFunc(links, func(p pluginLink) bool { return p.State == linkInstalled }) {
+	if err != nil && !slices.ContainsFunc(links, func(p pluginfiles.Link) bool { return p.State == pluginfiles.Installed }) {
 		return err
 	}
 	verb := "lead"
 	if len(links) == 1 {
 		verb = "leads"
 	}
-	return a.printPlugins(l, links, err, fmt.Sprintf("%s in %s %s to %s", plural(len(links), "plugin"), l.dir, verb, l.program))
+	return a.printPlugins(l, links, err, fmt.Sprintf("%s in %s %s to %s", term.Plural(len(links), "plugin"), l.Dir, verb, l.Program))
 }
 
 // uninstallPlugins removes links and prints the changes.
-func (a *app) uninstallPlugins(l *pluginLinks, may func() error) error {
-	links, err := l.uninstall(may)
+func (a *app) uninstallPlugins(l *pluginfiles.Links, may func() error) error {
+	links, err := l.Uninstall(may)
 	if links == nil && err != nil {
 		return err
 	}
-	summary := fmt.Sprintf("no link of allocnet is left in %s", l.dir)
-	if len(l.names) < len(pluginNames()) {
-		summary = fmt.Sprintf("no link of allocnet is left in %s for %s", l.dir, strings.Join(l.names, ", "))
+	summary := fmt.Sprintf("no link of allocnet is left in %s", l.Dir)
+	if len(l.Names) < len(pluginNames()) {
+		summary = fmt.Sprintf("no link of allocnet is left in %s for %s", l.Dir, strings.Join(l.Names, ", "))
 	}
 	err = a.printPlugins(l, links, err, summary)
 	if !a.flags.json {
 		removed, restored := 0, 0
 		for _, link := range links {
-			if link.unlinked {
+			if link.Unlinked {
 				removed++
 			}
-			if link.State == linkRestored {
+			if link.State == pluginfiles.Restored {
 				restored++
 			}
 		}
-		a.out.printf("\nremoved %s, restored %s\n", plural(removed, "link"), plural(restored, "file"))
+		a.out.Printf("\nremoved %s, restored %s\n", term.Plural(removed, "link"), term.Plural(restored, "file"))
 	}
 	return err
 }
 
 // printPlugins prints the changes, also after an error; the summary only without one.
-func (a *app) printPlugins(l *pluginLinks, links []pluginLink, err error, summary string) error {
+func (a *app) printPlugins(l *pluginfiles.Links, links []pluginfiles.Link, err error, summary string) error {
 	if a.flags.json {
-		return errors.Join(err, a.out.json(pluginsReport{l.dir, l.program, orEmpty(links)}))
+		return errors.Join(err, a.out.JSON(pluginsReport{l.Dir, l.Program, orEmpty(links)}))
 	}
 	if err == nil {
-		a.out.printf("%s %s\n\n", a.out.paint(green, a.mark()), summary)
+		a.out.Printf("%s %s\n\n", a.out.Paint(term.Green, a.out.Mark()), summary)
 	}
-	rows := make([][]cell, len(links))
+	rows := make([][]term.Cell, len(links))
 	for i, link := range links {
-		rows[i] = cells(link.Name, string(link.State), link.Aside)
-		rows[i][0].style, rows[i][1].style = bold, linkStyle(link.State)
+		rows[i] = term.Cells(link.Name, string(link.State), link.Aside)
+		rows[i][0].Style, rows[i][1].Style = term.Bold, linkStyle(link.State)
 	}
-	a.out.table([]string{"PLUGIN", "STATE", "REPLACED"}, rows)
+	a.out.Table([]string{"PLUGIN", "STATE", "REPLACED"}, rows)
 	return err
 }
 
-func linkStyle(s linkState) style {
+func linkStyle(s pluginfiles.State) term.Style {
 	switch s {
-	case linkInstalled, linkRestored:
-		return green
-	case linkForeign, linkOutdated:
-		return yellow
+	case pluginfiles.Installed, pluginfiles.Restored:
+		return term.Green
+	case pluginfiles.Foreign, pluginfiles.Outdated:
+		return term.Yellow
 	}
-	return plain
+	return term.Plain
 }
 
 // newPluginLinks reads the command line. An empty program stands for the program beside
 // this one, no names for all plugins.
-func newPluginLinks(dir, program string, names []string) (*pluginLinks, error) {
+func newPluginLinks(dir, program string, names []string) (*pluginfiles.Links, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
@@ -282,7 +285,7 @@ func newPluginLinks(dir, program string, names []string) (*pluginLinks, error) {
 	if len(names) == 0 {
 		names = pluginNames()
 	}
-	return &pluginLinks{dir: dir, program: program, names: names}, nil
+	return &pluginfiles.Links{Dir: dir, Program: program, Names: names}, nil
 }
 
 // beside returns the path of the program of the plugins if it was installed with this
@@ -291,43 +294,5 @@ func beside(self string) string {
 	if real, err := filepath.EvalSymlinks(self); err == nil {
 		self = real
 	}
-	return filepath.Join(filepath.Dir(self), programName)
-}
-
-// usableProgram checks the program before links to it are created.
-func (l *pluginLinks) usableProgram() error {
-	info, err := os.Stat(l.program)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return l.notThePlugins(usagef("program %q does not exist", l.program))
-	case err != nil:
-		return fmt.Errorf("program of the plugins: %w", err)
-	case !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0:
-		return l.notThePlugins(usagef("program %q is not an executable file", l.program))
-	case l.isThrough():
-		return l.notThePlugins(usagef("program %q is itself, or through a link, one of the plugins in %s", l.program, l.dir))
-	}
-	return nil
-}
-
-// isThrough reports whether the path of the program leads through one of the names to
-// install: the links would form a cycle.
-func (l *pluginLinks) isThrough() bool {
-	dir, err := filepath.EvalSymlinks(l.dir)
-	if err != nil {
-		return false
-	}
-	for path := l.program; ; {
-		at, err := filepath.EvalSymlinks(filepath.Dir(path))
-		if err == nil && at == dir && slices.Contains(l.names, filepath.Base(path)) {
-			return true
-		}
-		target, err := os.Readlink(path)
-		if err != nil {
-			return false
-		}
-		if path = target; !filepath.IsAbs(target) {
-			path = filepath.Join(at, target)
-		}
-	}
+	return filepath.Join(filepath.Dir(self), pluginfiles.ProgramName)
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"io/fs"
@@ -13,11 +12,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/cmd/internal/pluginfiles"
 	"github.com/allocnet/allocnet/internal/plugins/builtin"
 )
 
@@ -30,11 +29,11 @@ var builtProgram = sync.OnceValues(func() (string, error) {
 	if builtDir, err = os.MkdirTemp("", "allocnet-plugins-"); err != nil {
 		return "", err
 	}
-	program := filepath.Join(builtDir, programName)
+	program := filepath.Join(builtDir, pluginfiles.ProgramName)
 	build := exec.Command("go", "build", "-trimpath", "-o", program, "../allocnet-plugins")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build %s: %w: %s", programName, err, out)
+		return "", fmt.Errorf("build %s: %w: %s", pluginfiles.ProgramName, err, out)
 	}
 	return program, nil
 })
@@ -48,7 +47,7 @@ type pluginDir struct {
 
 func newPluginDir(t *testing.T, without ...string) *pluginDir {
 	t.Helper()
-	p := &pluginDir{t, filepath.Join(t.TempDir(), "bin"), filepath.Join(t.TempDir(), programName)}
+	p := &pluginDir{t, filepath.Join(t.TempDir(), "bin"), filepath.Join(t.TempDir(), pluginfiles.ProgramName)}
 	require.NoError(t, os.Mkdir(p.dir, 0o755))
 	p.script(p.program, without...)
 	return p
@@ -110,17 +109,17 @@ func (p *pluginDir) installed() map[string]string {
 }
 
 // states returns the states in a JSON report, by name.
-func states(t *testing.T, text string) map[string]linkState {
+func states(t *testing.T, text string) map[string]pluginfiles.State {
 	t.Helper()
-	states := map[string]linkState{}
+	states := map[string]pluginfiles.State{}
 	for _, link := range decode[pluginsReport](t, text).Plugins {
 		states[link.Name] = link.State
 	}
 	return states
 }
 
-func all(state linkState) map[string]linkState {
-	states := map[string]linkState{}
+func all(state pluginfiles.State) map[string]pluginfiles.State {
+	states := map[string]pluginfiles.State{}
 	for name := range builtin.DropIns {
 		states[name] = state
 	}
@@ -165,7 +164,7 @@ func TestPluginsOfTheRealProgram(t *testing.T) {
 // withShim adds a shim to the programs, which answers as the program does.
 func (p *pluginDir) withShim() (shim string) {
 	p.Helper()
-	shim = filepath.Join(filepath.Dir(p.program), shimName)
+	shim = filepath.Join(filepath.Dir(p.program), pluginfiles.ShimName)
 	p.script(shim)
 	return shim
 }
@@ -176,7 +175,7 @@ func TestPluginsOfTheDaemon(t *testing.T) {
 	p := newPluginDir(t)
 	got := p.run("install", "--daemon")
 	require.Equal(t, exitUsage, got.code)
-	require.Contains(t, got.errOut, shimName+`" does not exist`)
+	require.Contains(t, got.errOut, pluginfiles.ShimName+`" does not exist`)
 	require.Contains(t, got.errOut, "if there is a C compiler")
 	require.Empty(t, p.entries())
 
@@ -190,15 +189,15 @@ func TestPluginsOfTheDaemon(t *testing.T) {
 		text := p.run("install", "--daemon").ok(t)
 		require.Contains(t, text, "lead to "+shim)
 		require.Equal(t, of(shim), p.entries())
-		require.Equal(t, all(linkCurrent), states(t, p.run("install", "--daemon", "--json").ok(t)))
-		require.Equal(t, all(linkInstalled), states(t, p.run("install", "--json").ok(t)))
+		require.Equal(t, all(pluginfiles.Current), states(t, p.run("install", "--daemon", "--json").ok(t)))
+		require.Equal(t, all(pluginfiles.Installed), states(t, p.run("install", "--json").ok(t)))
 		require.Equal(t, of(program), p.entries())
 	}
 	p.run("install", "bridge", "--daemon").ok(t)
 	require.Equal(t, shim, p.entries()["bridge"])
 	require.Equal(t, program, p.entries()["ptp"])
 	require.NoError(t, os.Remove(shim))
-	require.Equal(t, all(linkRemoved), states(t, p.run("uninstall", "--force", "--json").ok(t)), "also without the shim")
+	require.Equal(t, all(pluginfiles.Removed), states(t, p.run("uninstall", "--force", "--json").ok(t)), "also without the shim")
 	require.Empty(t, p.entries())
 }
 
@@ -207,12 +206,12 @@ func TestPluginsOfTheRealShim(t *testing.T) {
 	program, err := builtProgram()
 	require.NoError(t, err)
 	p := newPluginDir(t)
-	p.program = filepath.Join(t.TempDir(), programName)
+	p.program = filepath.Join(t.TempDir(), pluginfiles.ProgramName)
 	out, err := exec.Command("make", "--no-print-directory", "-C", "../..", "shim", "BIN="+filepath.Dir(p.program)).CombinedOutput()
 	require.NoError(t, err, string(out))
 	got := p.run("install", "--daemon")
 	require.NotZero(t, got.code)
-	require.Contains(t, got.errOut, "run "+programName+" in the directory of this program")
+	require.Contains(t, got.errOut, "run "+pluginfiles.ProgramName+" in the directory of this program")
 	require.Empty(t, p.entries())
 
 	require.NoError(t, os.Link(program, p.program))
@@ -226,19 +225,19 @@ func TestPluginsOfTheRealShim(t *testing.T) {
 
 func TestPluginsInstallAgain(t *testing.T) {
 	p := newPluginDir(t)
-	require.Equal(t, all(linkInstalled), states(t, p.run("install", "--json").ok(t)))
+	require.Equal(t, all(pluginfiles.Installed), states(t, p.run("install", "--json").ok(t)))
 	before, err := os.Lstat(p.path("bridge"))
 	require.NoError(t, err)
-	require.Equal(t, all(linkCurrent), states(t, p.run("install", "--json").ok(t)))
+	require.Equal(t, all(pluginfiles.Current), states(t, p.run("install", "--json").ok(t)))
 	after, err := os.Lstat(p.path("bridge"))
 	require.NoError(t, err)
 	require.True(t, os.SameFile(before, after), "a link that is right is left alone")
 
 	// The program was moved, and its former path is empty.
-	elsewhere := filepath.Join(t.TempDir(), programName)
+	elsewhere := filepath.Join(t.TempDir(), pluginfiles.ProgramName)
 	require.NoError(t, os.Rename(p.program, elsewhere))
 	p.program = elsewhere
-	require.Equal(t, all(linkInstalled), states(t, p.run("install", "--json").ok(t)))
+	require.Equal(t, all(pluginfiles.Installed), states(t, p.run("install", "--json").ok(t)))
 	require.Equal(t, p.installed(), p.entries())
 }
 
@@ -268,9 +267,9 @@ func TestPluginsUnderAnotherName(t *testing.T) {
 	link := filepath.Join(t.TempDir(), "current")
 	require.NoError(t, os.Symlink(p.program, link))
 	p.program = link
-	require.Equal(t, all(linkInstalled), states(t, p.run("install", "--json").ok(t)))
+	require.Equal(t, all(pluginfiles.Installed), states(t, p.run("install", "--json").ok(t)))
 	require.Equal(t, p.installed(), p.entries(), "the path of the program is kept as it was given")
-	require.Equal(t, all(linkRemoved), states(t, p.run("uninstall", "--json").ok(t)))
+	require.Equal(t, all(pluginfiles.Removed), states(t, p.run("uninstall", "--json").ok(t)))
 }
 
 func TestPluginsInTheWay(t *testing.T) {
@@ -286,10 +285,10 @@ func TestPluginsInTheWay(t *testing.T) {
 	require.Equal(t, "foreign-file", p.run("install", "--json").failure(t, exitFailure).Kind)
 	require.Equal(t, before, p.entries(), "nothing was done")
 
-	for _, state := range []linkState{linkInstalled, linkCurrent} {
+	for _, state := range []pluginfiles.State{pluginfiles.Installed, pluginfiles.Current} {
 		report := decode[pluginsReport](t, p.run("install", "--force", "--json").ok(t))
-		require.Contains(t, report.Plugins, pluginLink{Name: "bridge", State: state, Aside: "bridge.reference"})
-		require.Contains(t, report.Plugins, pluginLink{Name: "loopback", State: state})
+		require.Contains(t, report.Plugins, pluginfiles.Link{Name: "bridge", State: state, Aside: "bridge.reference"})
+		require.Contains(t, report.Plugins, pluginfiles.Link{Name: "loopback", State: state})
 		p.requireContent("bridge.reference", "reference bridge")
 	}
 	want := p.installed()
@@ -298,9 +297,9 @@ func TestPluginsInTheWay(t *testing.T) {
 	require.Regexp(t, `(?m)^bridge +unchanged +bridge\.reference$`, p.run("install").ok(t), "without --force, too")
 
 	report := states(t, p.run("uninstall", "--json").ok(t))
-	require.Equal(t, linkRestored, report["bridge"])
-	require.Equal(t, linkRestored, report["ptp"])
-	require.Equal(t, linkRemoved, report["loopback"])
+	require.Equal(t, pluginfiles.Restored, report["bridge"])
+	require.Equal(t, pluginfiles.Restored, report["ptp"])
+	require.Equal(t, pluginfiles.Removed, report["loopback"])
 	require.Equal(t, before, p.entries())
 	p.requireContent("bridge", "reference bridge")
 }
@@ -320,7 +319,7 @@ func TestPluginsKeepBoth(t *testing.T) {
 	p.requireContent("bridge.reference", "old")
 
 	report := decode[pluginsReport](t, p.run("uninstall", "--json").ok(t))
-	require.Contains(t, report.Plugins, pluginLink{Name: "bridge", State: linkForeign, Aside: "bridge.reference"})
+	require.Contains(t, report.Plugins, pluginfiles.Link{Name: "bridge", State: pluginfiles.Foreign, Aside: "bridge.reference"})
 	p.requireContent("bridge", "new")
 	p.requireContent("bridge.reference", "old")
 }
@@ -332,8 +331,8 @@ func TestPluginsAfterAnInstallThatWasKilled(t *testing.T) {
 		p := newPluginDir(t)
 		p.write("bridge", "reference bridge")
 		require.NoError(t, os.Link(p.path("bridge"), p.path("bridge.reference")))
-		require.NoError(t, os.MkdirAll(p.path(stageName), 0o700))
-		require.NoError(t, os.Symlink("/nonexistent", filepath.Join(p.path(stageName), "bridge")))
+		require.NoError(t, os.MkdirAll(p.path(".allocnet-plugins-install"), 0o700))
+		require.NoError(t, os.Symlink("/nonexistent", filepath.Join(p.path(".allocnet-plugins-install"), "bridge")))
 		if command == "install" {
 			p.run("install", "--force").ok(t)
 			want := p.installed()
@@ -341,7 +340,7 @@ func TestPluginsAfterAnInstallThatWasKilled(t *testing.T) {
 			require.Equal(t, want, p.entries())
 		}
 		p.run("uninstall").ok(t)
-		require.NoError(t, os.RemoveAll(p.path(stageName)))
+		require.NoError(t, os.RemoveAll(p.path(".allocnet-plugins-install")))
 		require.Equal(t, map[string]string{"bridge": "a file"}, p.entries())
 		p.requireContent("bridge", "reference bridge")
 	}
@@ -368,7 +367,7 @@ func TestPluginsAreNeverMissing(t *testing.T) {
 	require.NoError(t, err)
 
 	p.run("install", "--force").ok(t)
-	moved := filepath.Join(t.TempDir(), programName)
+	moved := filepath.Join(t.TempDir(), pluginfiles.ProgramName)
 	require.NoError(t, os.Rename(p.program, moved))
 	p.program = moved
 	p.run("install").ok(t)
@@ -442,23 +441,24 @@ func TestPluginsInACircle(t *testing.T) {
 	require.Equal(t, before, p.entries())
 
 	// The program may be in the directory under its own name.
-	inside := p.path(programName)
+	inside := p.path(pluginfiles.ProgramName)
 	require.NoError(t, os.Rename(p.program, inside))
 	p.program = inside
 	p.run("install").ok(t)
 	p.run("uninstall").ok(t)
-	require.Equal(t, map[string]string{programName: "a file"}, p.entries())
+	require.Equal(t, map[string]string{pluginfiles.ProgramName: "a file"}, p.entries())
 }
 
 func TestPluginsOneAtATime(t *testing.T) {
 	p := newPluginDir(t)
-	l := &pluginLinks{dir: p.dir, program: p.program, names: pluginNames()}
-	unlock, err := l.lock()
+	dir, err := os.Open(p.dir)
 	require.NoError(t, err)
+	defer dir.Close()
+	require.NoError(t, unix.Flock(int(dir.Fd()), unix.LOCK_EX))
 	for _, command := range []string{"install", "uninstall"} {
 		p.run(command).failureWith(t, exitFailure, "lock plugin directory", "try again")
 	}
-	unlock()
+	require.NoError(t, unix.Flock(int(dir.Fd()), unix.LOCK_UN))
 	p.run("install").ok(t)
 }
 
@@ -467,8 +467,8 @@ func TestPluginsUninstallOfNothing(t *testing.T) {
 	require.Contains(t, p.run("uninstall").ok(t), "ok: no link of allocnet is left in "+p.dir+"\n")
 	p.write("bridge", "reference")
 	report := states(t, p.run("uninstall", "--json").ok(t))
-	require.Equal(t, linkForeign, report["bridge"])
-	require.Equal(t, linkMissing, report["loopback"])
+	require.Equal(t, pluginfiles.Foreign, report["bridge"])
+	require.Equal(t, pluginfiles.Missing, report["loopback"])
 	require.Equal(t, map[string]string{"bridge": "a file"}, p.entries())
 
 	// The program is gone, as is a link whose plugin was kept aside.
@@ -479,17 +479,6 @@ func TestPluginsUninstallOfNothing(t *testing.T) {
 	require.Equal(t, map[string]string{"bridge": "a file"}, p.entries())
 }
 
-// TestPluginsInterrupted: an interrupted install leaves nothing.
-func TestPluginsInterrupted(t *testing.T) {
-	p := newPluginDir(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	l := &pluginLinks{dir: p.dir, program: p.program, names: pluginNames()}
-	_, err := l.install(ctx, false, time.Minute)
-	require.ErrorIs(t, err, context.Canceled)
-	require.Empty(t, p.entries())
-}
-
 func TestBeside(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "real"), 0o755))
@@ -497,9 +486,9 @@ func TestBeside(t *testing.T) {
 	require.NoError(t, os.Symlink("real/allocnet", filepath.Join(dir, "allocnet")))
 	real, err := filepath.EvalSymlinks(filepath.Join(dir, "real"))
 	require.NoError(t, err)
-	require.Equal(t, filepath.Join(real, programName), beside(filepath.Join(dir, "allocnet")))
+	require.Equal(t, filepath.Join(real, pluginfiles.ProgramName), beside(filepath.Join(dir, "allocnet")))
 
 	got := runWith("", "plugins", "install", dir, "--json").failure(t, exitUsage)
-	require.Contains(t, got.Error, programName+`" does not exist`, "beside the test binary")
+	require.Contains(t, got.Error, pluginfiles.ProgramName+`" does not exist`, "beside the test binary")
 	require.Contains(t, got.Hint, "--program")
 }

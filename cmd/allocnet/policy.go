@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/allocnet/allocnet/cmd/internal/netpolicy"
+	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/policy"
 	"github.com/allocnet/allocnet/policy/networkpolicy"
@@ -92,7 +93,7 @@ changed.`,
 				return err
 			}
 			if a.flags.json {
-				return a.out.json(rulesReport{p, netpolicy.Rules(p)})
+				return a.out.JSON(rulesReport{p, netpolicy.Rules(p)})
 			}
 			a.printRules(p)
 			return nil
@@ -109,18 +110,18 @@ type rulesReport struct {
 // printRules prints what a policy means.
 func (a *app) printRules(p *policy.Policy) {
 	rules := netpolicy.Rules(p)
-	rows := make([][]cell, len(rules))
+	rows := make([][]term.Cell, len(rules))
 	for i, r := range rules {
-		rows[i] = []cell{{r.Direction, plain}, verdictCell(r.Verdict), {r.Peer, plain}, {r.Service, plain}, {r.Rule, plain}}
+		rows[i] = []term.Cell{{Text: r.Direction, Style: term.Plain}, verdictCell(r.Verdict), {Text: r.Peer, Style: term.Plain}, {Text: r.Service, Style: term.Plain}, {Text: r.Rule, Style: term.Plain}}
 	}
-	a.out.table([]string{"DIRECTION", "VERDICT", "PEER", "SERVICE", "RULE"}, rows)
+	a.out.Table([]string{"DIRECTION", "VERDICT", "PEER", "SERVICE", "RULE"}, rows)
 }
 
-func verdictCell(v policy.Verdict) cell {
+func verdictCell(v policy.Verdict) term.Cell {
 	if v == policy.Deny {
-		return cell{string(v), red}
+		return term.Cell{Text: string(v), Style: term.Red}
 	}
-	return cell{string(v), green}
+	return term.Cell{Text: string(v), Style: term.Green}
 }
 
 // translateFlags are the flags of policy translate.
@@ -189,9 +190,9 @@ func (a *app) translate(files []string, f *translateFlags) error {
 		a.warn("no document selects the pod with --namespace %s and --label %s: the policy allows everything", f.namespace, cmp.Or(strings.Join(f.labels, ","), "none"))
 	}
 	if a.flags.json {
-		return a.out.json(translation{p, labels})
+		return a.out.JSON(translation{p, labels})
 	}
-	return a.out.json(p)
+	return a.out.JSON(p)
 }
 
 func (a *app) readDocument(file string) ([]byte, error) {
@@ -272,7 +273,7 @@ func policyText(p *policy.Policy) string {
 func (a *app) printPolicies(r *configurator.Record) {
 	show := func(of string, p *policy.Policy) {
 		if p != nil {
-			a.out.printf("\n%s\n", a.out.paint(bold, "Policy of "+of))
+			a.out.Printf("\n%s\n", a.out.Paint(term.Bold, "Policy of "+of))
 			a.printRules(p)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/cmd/internal/netpolicy"
+	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/policy"
 )
 
@@ -17,9 +18,10 @@ func newPolicyDenied(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "denied [ID]",
 		Short: "List the flows that network policies have denied",
-		Long: `List the flows whose packets network policies have dropped within the last five
-minutes, of one or all allocations, those with the most packets first, with the rule that
-denies each of them now. The daemon publishes them as events as well. Nothing is changed.`,
+		Long: `List the flows of one or all allocations whose packets network policies have dropped
+within the last five minutes, those with the most packets first. Each flow is shown with
+the rule that denies it now. The daemon also publishes the flows as events. Nothing is
+changed.`,
 		Example: `  allocnet policy denied
   allocnet policy denied web --json | jq '.flows[0].rule'`,
 		Args:              cobra.MaximumNArgs(1),
@@ -49,7 +51,7 @@ func (a *app) denied(ctx context.Context, args []string) error {
 		d.Flows = slices.DeleteFunc(d.Flows, func(f client.DeniedFlow) bool { return f.ID != id })
 	}
 	if a.flags.json {
-		return a.out.json(d)
+		return a.out.JSON(d)
 	}
 	a.printDenied(d)
 	return nil
@@ -82,17 +84,17 @@ func (a *app) readDenied(ctx context.Context) (*client.HostDenials, error) {
 
 func (a *app) printDenied(d *client.HostDenials) {
 	if len(d.Flows) == 0 && len(d.Problems) == 0 {
-		a.err.printf("no flow was denied in the last five minutes\n")
+		a.err.Printf("no flow was denied in the last five minutes\n")
 	} else if len(d.Flows) > 0 {
-		rows := make([][]cell, len(d.Flows))
+		rows := make([][]term.Cell, len(d.Flows))
 		for i := range d.Flows {
 			f := &d.Flows[i]
-			rows[i] = cells(shortID(f.ID), f.Direction, peerOf(f), serviceOf(f), fmt.Sprint(f.Packets), ruleOf(f), policyOf(f))
+			rows[i] = term.Cells(shortID(f.ID), f.Direction, peerOf(f), serviceOf(f), fmt.Sprint(f.Packets), ruleOf(f), policyOf(f))
 		}
-		a.out.table([]string{"ID", "DIRECTION", "PEER", "SERVICE", "PACKETS", "RULE", "POLICY OF"}, rows)
+		a.out.Table([]string{"ID", "DIRECTION", "PEER", "SERVICE", "PACKETS", "RULE", "POLICY OF"}, rows)
 	}
 	if d.Omitted > 0 {
-		a.out.printf("and %s of other allocations or with fewer packets\n", plural(d.Omitted, "more flow"))
+		a.out.Printf("and %s of other allocations or with fewer packets\n", term.Plural(d.Omitted, "more flow"))
 	}
 	for _, p := range d.Problems {
 		a.warn("%s", p)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/cmd/internal/netpolicy"
+	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/policy"
 )
@@ -195,26 +196,26 @@ func peersOf(ctx context.Context, conf allocnet.Service, of *configurator.Record
 
 func (a *app) printExplanations(host *netpolicy.Host, list []explanation) error {
 	if a.flags.json {
-		return a.out.json(list)
+		return a.out.JSON(list)
 	}
 	for i, e := range list {
 		if i > 0 {
-			a.out.printf("\n")
+			a.out.Printf("\n")
 		}
-		verdict := a.out.paint(green, "allowed")
+		verdict := a.out.Paint(term.Green, "allowed")
 		if denial := netpolicy.Denial(e.Reasons); denial != nil {
-			verdict = fmt.Sprintf("%s by %s of %s", a.out.paint(red, "denied"), denial.Rule, denial.Policy())
+			verdict = fmt.Sprintf("%s by %s of %s", a.out.Paint(term.Red, "denied"), denial.Rule, denial.Policy())
 		}
-		a.out.printf("%s -> %s, %s: %s\n", host.Describe(e.From), host.Describe(e.To), e.Service, verdict)
+		a.out.Printf("%s -> %s, %s: %s\n", host.Describe(e.From), host.Describe(e.To), e.Service, verdict)
 		if len(e.Reasons) == 0 {
-			a.out.printf("no policy applies\n")
+			a.out.Printf("no policy applies\n")
 			continue
 		}
-		rows := make([][]cell, len(e.Reasons))
+		rows := make([][]term.Cell, len(e.Reasons))
 		for i, r := range e.Reasons {
-			rows[i] = []cell{{r.Policy(), plain}, {r.Direction + " of " + r.Allocation, plain}, verdictCell(r.Verdict), {r.Rule, plain}}
+			rows[i] = []term.Cell{{Text: r.Policy(), Style: term.Plain}, {Text: r.Direction + " of " + r.Allocation, Style: term.Plain}, verdictCell(r.Verdict), {Text: r.Rule, Style: term.Plain}}
 		}
-		a.out.table([]string{"POLICY OF", "DIRECTION", "VERDICT", "RULE"}, rows)
+		a.out.Table([]string{"POLICY OF", "DIRECTION", "VERDICT", "RULE"}, rows)
 	}
 	return nil
 }

@@ -19,7 +19,7 @@ func (a *app) progress(format string, args ...any) (done func()) {
 
 // progressOf is like progress and also shows the result of far, which may block.
 func (a *app) progressOf(far func() string, format string, args ...any) (done func()) {
-	if !a.err.terminal || a.flags.json {
+	if !a.err.Terminal || a.flags.json {
 		return func() {}
 	}
 	text, start := fmt.Sprintf(format, args...), time.Now()
@@ -31,11 +31,11 @@ func (a *app) progressOf(far func() string, format string, args ...any) (done fu
 		for {
 			select {
 			case <-stop:
-				a.err.setStatus("")
+				a.err.SetStatus("")
 				return
 			case now := <-ticker.C:
 				if took := now.Sub(start); took > progressDelay {
-					a.err.setStatus(fmt.Sprintf("%s ...%s %.1f s", text, far(), took.Seconds()))
+					a.err.SetStatus(fmt.Sprintf("%s ...%s %.1f s", text, far(), took.Seconds()))
 				}
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/allocnet/allocnet"
+	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/portmap"
 )
@@ -34,7 +35,7 @@ picks another free host port.
 		ValidArgsFunction: a.completeAfterID(nothing),
 		RunE:              func(c *cobra.Command, args []string) error { return a.update(c, args[0], revision, args[1:], gone) },
 	}
-	c.Flags().StringArrayVar(&gone, "unpublish", nil, "host port that is published no longer, in the same transaction; may be repeated")
+	c.Flags().StringArrayVar(&gone, "unpublish", nil, "host port to unpublish in the same transaction; may be repeated")
 	c.Flags().StringVar(&revision, "revision", "", "revision that the allocation must have")
 	_ = c.RegisterFlagCompletionFunc("unpublish", a.completeValues(hostPorts))
 	return c
@@ -44,10 +45,10 @@ func newUnpublish(a *app) *cobra.Command {
 	var revision string
 	c := &cobra.Command{
 		Use:   "unpublish ID PORT...",
-		Short: "End the publishing of host ports of an allocation while it runs",
-		Long: `End the publishing of host ports of an allocation that is set up, and the
-connections to them. A PORT is [hostIP:]hostPort[-endPort][/protocol[+protocol...]];
-without a host IP, it ends on every address, and without a protocol, for every one.
+		Short: "Unpublish host ports of an allocation while it runs",
+		Long: `Unpublish host ports of an allocation that is set up, and end the connections to them.
+A PORT is [hostIP:]hostPort[-endPort][/protocol[+protocol...]]; without a host IP, it is
+unpublished on every address, and without a protocol, for every protocol.
 ` + changeNotes,
 		Example:           `  allocnet unpublish web 8443/tcp`,
 		Annotations:       changing(map[string]string{namedBy: "publish"}),
@@ -96,13 +97,13 @@ func (a *app) change(c *cobra.Command, id string, change func(allocnet.Service, 
 		return unservedChange(c.Name(), id, notFound(c.Context(), conf, id, err))
 	}
 	if a.flags.json {
-		return a.out.json(status)
+		return a.out.JSON(status)
 	}
 	result := "changed"
 	if status.Revision == before.Revision {
 		result = "as it was before"
 	}
-	a.out.printf("%s %s is %s\n", a.out.paint(green, a.mark()), a.out.paint(bold, id), result)
+	a.out.Printf("%s %s is %s\n", a.out.Paint(term.Green, a.out.Mark()), a.out.Paint(term.Bold, id), result)
 	print(status)
 	return nil
 }

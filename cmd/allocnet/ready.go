@@ -9,6 +9,7 @@ import (
 
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/client"
+	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/configurator"
 )
 
@@ -64,8 +65,8 @@ func (a *app) ready(c *cobra.Command) error {
 	case err != nil:
 		return fmt.Errorf("%w: %w", errNotReady, err)
 	case a.flags.json:
-		return a.out.json(map[string]bool{"ready": true})
+		return a.out.JSON(map[string]bool{"ready": true})
 	}
-	a.out.printf("%s ready\n", a.out.paint(green, a.mark()))
+	a.out.Printf("%s ready\n", a.out.Paint(term.Green, a.out.Mark()))
 	return nil
 }

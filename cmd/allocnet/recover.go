@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/configurator"
 )
 
@@ -40,13 +41,13 @@ func (a *app) recover(c *cobra.Command, scope string) error {
 		return err
 	}
 	if a.flags.json {
-		return errors.Join(err, a.out.json(report))
+		return errors.Join(err, a.out.JSON(report))
 	}
 	if err == nil || len(report.Removed) > 0 {
-		a.out.printf("removed %s\n", plural(len(report.Removed), "unfinished allocation"))
+		a.out.Printf("removed %s\n", term.Plural(len(report.Removed), "unfinished allocation"))
 	}
 	for _, id := range report.Removed {
-		a.out.printf("  %s %s\n", a.out.paint(red, "-"), id)
+		a.out.Printf("  %s %s\n", a.out.Paint(term.Red, "-"), id)
 	}
 	return err
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/wire"
 )
@@ -60,7 +61,7 @@ type brokenError struct {
 	cause error
 }
 
-func (e *brokenError) Error() string { return plural(e.count, "allocation") + " broken" }
+func (e *brokenError) Error() string { return term.Plural(e.count, "allocation") + " broken" }
 func (e *brokenError) Unwrap() error { return e.cause }
 
 // repair also prints the report if an allocation is broken.
@@ -77,7 +78,7 @@ func (a *app) repair(c *cobra.Command, scope string) error {
 	}
 	full, err := newRepairReport(report, err)
 	if a.flags.json {
-		return errors.Join(err, a.out.json(full))
+		return errors.Join(err, a.out.JSON(full))
 	}
 	a.printRepair(full, err == nil)
 	return err
@@ -108,17 +109,17 @@ func newRepairReport(r *configurator.RepairReport, err error) (*repairReport, er
 func (a *app) printRepair(r *repairReport, sound bool) {
 	mark := ""
 	if sound {
-		mark = a.out.paint(green, a.mark()) + " "
+		mark = a.out.Paint(term.Green, a.out.Mark()) + " "
 	}
-	a.out.printf("%shealthy %d, repaired %d, broken %d\n", mark, len(r.Healthy), len(r.Repaired), len(r.Broken))
+	a.out.Printf("%shealthy %d, repaired %d, broken %d\n", mark, len(r.Healthy), len(r.Repaired), len(r.Broken))
 	for _, id := range r.Repaired {
-		a.out.printf("  %s %s\n", a.out.paint(green, "repaired"), id)
+		a.out.Printf("  %s %s\n", a.out.Paint(term.Green, "repaired"), id)
 	}
 	for _, id := range r.Broken {
-		a.out.printf("  %s   %s", a.out.paint(red, "broken"), a.out.paint(bold, id))
+		a.out.Printf("  %s   %s", a.out.Paint(term.Red, "broken"), a.out.Paint(term.Bold, id))
 		if reason := r.Reasons[id]; reason != "" {
-			a.out.printf(": %s", indent(reason, "    ")[4:])
+			a.out.Printf(": %s", term.Indent(reason, "    ")[4:])
 		}
-		a.out.printf("\n")
+		a.out.Printf("\n")
 	}
 }

@@ -21,7 +21,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	root := newRoot(a)
 	root.SetArgs(args)
 	command, err := root.ExecuteContextC(ctx)
-	if failure := a.out.failure(); failure != nil {
+	if failure := a.out.Failure(); failure != nil {
 		err = errors.Join(err, failure)
 	}
 	return a.finish(command, err, args)

@@ -21,12 +21,12 @@ func newSet(a *app) *cobra.Command {
 		Long: `Change labels, limits of bandwidth and the network policy of an allocation that is set
 up, in one change. What is not named stays as it is.
 
---bandwidth is written as for setup and takes the place of all limits: a direction that
-is not named has none afterwards, and "none" ends the limits of both. An existing
+--bandwidth is written as for setup and replaces all limits: a direction that is not
+named has none afterwards, and "none" removes the limits of both. An existing
 limit is changed in place, without interruption. The native plugin bandwidth must have
 set the limits.
 
---policy takes the place of the policy, and "none" removes it: see ` + "`allocnet policy --help`" + `.
+--policy replaces the policy, and "none" removes it: see ` + "`allocnet policy --help`" + `.
 Connections that the new policy denies end.
 
 With --revision, nothing is changed if the allocation has another revision than

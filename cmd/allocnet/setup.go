@@ -12,6 +12,7 @@ import (
 
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/cmd/internal/netpolicy"
+	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/portmap"
 )
@@ -186,7 +187,7 @@ func (f *setupFlags) allocation(id string) (*configurator.Allocation, error) {
 // printStatus prints the result of a setup.
 func (a *app) printStatus(id string, s *configurator.Status) error {
 	if a.flags.json {
-		return a.out.json(s)
+		return a.out.JSON(s)
 	}
 	how := "is set up already"
 	switch {
@@ -195,7 +196,7 @@ func (a *app) printStatus(id string, s *configurator.Status) error {
 	case s.SetUpAgain:
 		how = "was set up again, because it could not be repaired"
 	}
-	a.out.printf("%s %s %s\n\n", a.out.paint(green, a.mark()), a.out.paint(bold, id), how)
+	a.out.Printf("%s %s %s\n\n", a.out.Paint(term.Green, a.out.Mark()), a.out.Paint(term.Bold, id), how)
 	a.printInterfaces(s)
 	a.printPorts(s.Ports)
 	a.printUnserved(s.Unserved)
@@ -206,16 +207,16 @@ func (a *app) printStatus(id string, s *configurator.Status) error {
 func (a *app) printWarnings(texts []string) {
 	for i, text := range texts {
 		if i == 0 {
-			a.out.printf("\n")
+			a.out.Printf("\n")
 		}
-		a.out.printf("%s %s\n", a.out.paint(yellow, "warning:"), text)
+		a.out.Printf("%s %s\n", a.out.Paint(term.Yellow, "warning:"), text)
 	}
 }
 
 // printUnserved prints requests that have no effect.
 func (a *app) printUnserved(capabilities []string) {
 	if len(capabilities) > 0 {
-		a.out.printf("\n%s %s\n", a.out.paint(yellow, "not served:"), strings.Join(capabilities, ", "))
+		a.out.Printf("\n%s %s\n", a.out.Paint(term.Yellow, "not served:"), strings.Join(capabilities, ", "))
 	}
 }
 
@@ -228,7 +229,7 @@ func (a *app) printInterfaces(s *configurator.Status) {
 	if hasMTU {
 		headers = append(headers, "MTU")
 	}
-	var rows [][]cell
+	var rows [][]term.Cell
 	for _, i := range inside {
 		var addresses, gateways []string
 		for _, address := range i.Addresses {
@@ -239,20 +240,20 @@ func (a *app) printInterfaces(s *configurator.Status) {
 		if hasMTU {
 			row = append(row, strconv.Itoa(i.MTU))
 		}
-		rows = append(rows, cells(row...))
+		rows = append(rows, term.Cells(row...))
 	}
-	a.out.table(headers, rows)
+	a.out.Table(headers, rows)
 }
 
 func (a *app) printPorts(ports []portmap.Mapping) {
 	if len(ports) == 0 {
 		return
 	}
-	var rows [][]cell
+	var rows [][]term.Cell
 	for _, i := range portItems(ports) {
 		from, to := i.ends()
-		rows = append(rows, cells(from, to, i.protocols, i.Label))
+		rows = append(rows, term.Cells(from, to, i.protocols, i.Label))
 	}
-	a.out.printf("\n")
-	a.out.table([]string{"HOST PORT", "PORT", "PROTOCOL", "LABEL"}, rows)
+	a.out.Printf("\n")
+	a.out.Table([]string{"HOST PORT", "PORT", "PROTOCOL", "LABEL"}, rows)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/cmd/internal/hoststatus"
+	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 )
@@ -24,10 +25,11 @@ func newStatus(a *app) *cobra.Command {
 		Long: `Show the state of the daemon, the networks with their addresses, the allocations by
 health, the last errors, what differs from the records, and the versions of the host.
 
-CHECK of every allocation runs for it, for a few seconds at most. Allocations not checked
-in time count as "not checked". The quick checks of ` + "`allocnet doctor`" + ` run as well. The
-checks of plugins, leftovers, limits and kernel features are left out. Nothing is changed.
-Without the daemon, this process does the same; then there are no last errors.`,
+The command runs CHECK of every allocation, for a few seconds at most. Allocations that
+were not checked in time count as "not checked". The quick checks of ` + "`allocnet doctor`" + `
+run as well. The checks of plugins, leftovers, limits and kernel features are left out.
+Nothing is changed. Without the daemon, this process does the same; then there are no
+last errors.`,
 		Annotations: exits("an allocation is unhealthy, was not checked or has lost its network namespace, a file was skipped, " +
 			"something could not be read, or doctor found an error (a warning of doctor changes nothing)"),
 		Args:              noArgs,
@@ -49,7 +51,7 @@ func (a *app) status(ctx context.Context) error {
 		return err
 	}
 	if a.flags.json {
-		err = a.out.json(s)
+		err = a.out.JSON(s)
 	} else {
 		a.printHostStatus(s)
 	}
@@ -103,34 +105,34 @@ func (a *app) configurations() (*conflist.Dir, error) {
 }
 
 func (a *app) printHostStatus(s *client.HostStatus) {
-	var daemon cell
+	var daemon term.Cell
 	switch d := s.Daemon; {
 	case d == nil && (a.flags.noDaemon || a.flags.localFlag() != ""):
-		daemon = cell{"not asked, because of the flags; settings and state are read by this process", yellow}
+		daemon = term.Cell{Text: "not asked, because of the flags; settings and state are read by this process", Style: term.Yellow}
 	case d == nil:
-		daemon = cell{"not running; settings and state are read by this process", yellow}
+		daemon = term.Cell{Text: "not running; settings and state are read by this process", Style: term.Yellow}
 	default:
-		daemon = cell{fmt.Sprintf("running for %s, process %d, version %s", age(time.Since(d.Started)), d.PID, d.Version), green}
+		daemon = term.Cell{Text: fmt.Sprintf("running for %s, process %d, version %s", term.Age(time.Since(d.Started)), d.PID, d.Version), Style: term.Green}
 	}
-	drift := cell{text: "none"}
+	drift := term.Cell{Text: "none"}
 	if n := len(s.Drift); n > 0 {
-		drift = cell{plural(s.Allocations.Unhealthy, "allocation"), red}
+		drift = term.Cell{Text: term.Plural(s.Allocations.Unhealthy, "allocation"), Style: term.Red}
 	}
-	rows := [][]cell{
-		{{"Daemon", bold}, daemon},
-		{{"Engine", bold}, {text: string(s.Engine)}},
-		{{"Allocations", bold}, healthCell(&s.Allocations)},
-		{{"Drift", bold}, drift},
-		{{"Doctor", bold}, doctorCell(s.Doctor)},
-		{{"Kernel", bold}, {text: s.Versions.Kernel}},
-		{{"nft", bold}, {text: installed(s.Versions.NFT)}},
-		{{"iptables", bold}, {text: installed(s.Versions.IPTables)}},
+	rows := [][]term.Cell{
+		{{Text: "Daemon", Style: term.Bold}, daemon},
+		{{Text: "Engine", Style: term.Bold}, {Text: string(s.Engine)}},
+		{{Text: "Allocations", Style: term.Bold}, healthCell(&s.Allocations)},
+		{{Text: "Drift", Style: term.Bold}, drift},
+		{{Text: "Doctor", Style: term.Bold}, doctorCell(s.Doctor)},
+		{{Text: "Kernel", Style: term.Bold}, {Text: s.Versions.Kernel}},
+		{{Text: "nft", Style: term.Bold}, {Text: installed(s.Versions.NFT)}},
+		{{Text: "iptables", Style: term.Bold}, {Text: installed(s.Versions.IPTables)}},
 	}
 	if r := s.Repairs; r.Last != nil {
-		repairs := fmt.Sprintf("%d since the start, the last one %s ago", r.Count, age(time.Since(*r.Last)))
-		rows = slices.Insert(rows, 5, []cell{{"Repairs", bold}, {text: join([]string{repairs, r.Change})}})
+		repairs := fmt.Sprintf("%d since the start, the last one %s ago", r.Count, term.Age(time.Since(*r.Last)))
+		rows = slices.Insert(rows, 5, []term.Cell{{Text: "Repairs", Style: term.Bold}, {Text: join([]string{repairs, r.Change})}})
 	}
-	a.out.table(nil, rows)
+	a.out.Table(nil, rows)
 	a.printNetworkStatus(s.Networks)
 	var lines []string
 	for _, d := range s.Drift {
@@ -146,7 +148,7 @@ func (a *app) printHostStatus(s *client.HostStatus) {
 	a.printSection("DOCTOR (`allocnet doctor` says why they matter and what repairs them)", lines)
 	lines = nil
 	for _, e := range s.Errors {
-		lines = append(lines, fmt.Sprintf("%s ago  %s: %s", age(time.Since(e.Time)), strings.Join(slices.DeleteFunc([]string{e.Operation, e.ID}, func(s string) bool { return s == "" }), " "), withoutID(e.Error, e.ID)))
+		lines = append(lines, fmt.Sprintf("%s ago  %s: %s", term.Age(time.Since(e.Time)), strings.Join(slices.DeleteFunc([]string{e.Operation, e.ID}, func(s string) bool { return s == "" }), " "), withoutID(e.Error, e.ID)))
 	}
 	a.printSection("LAST ERRORS", lines)
 	a.printSection("SKIPPED FILES (`allocnet doctor` names the repair)", s.Skipped)
@@ -163,53 +165,53 @@ func (a *app) printSection(title string, lines []string) {
 	if len(lines) == 0 {
 		return
 	}
-	a.out.printf("\n%s\n", a.out.paint(bold, title))
+	a.out.Printf("\n%s\n", a.out.Paint(term.Bold, title))
 	for _, line := range lines {
 		line = "  " + strings.ReplaceAll(line, "\n", "; ")
-		if runes := []rune(line); a.out.columns > 0 && len(runes) > a.out.columns {
-			line = string(runes[:a.out.columns-1]) + "…"
+		if runes := []rune(line); a.out.Columns > 0 && len(runes) > a.out.Columns {
+			line = string(runes[:a.out.Columns-1]) + "…"
 		}
-		a.out.printf("%s\n", line)
+		a.out.Printf("%s\n", line)
 	}
 }
 
 func (a *app) printNetworkStatus(networks []client.NetworkStatus) {
-	rows := make([][]cell, len(networks))
+	rows := make([][]term.Cell, len(networks))
 	pools := slices.ContainsFunc(networks, func(n client.NetworkStatus) bool { return n.Pool != nil })
 	for i, n := range networks {
 		isDefault := ""
 		if n.Default {
 			isDefault = "yes"
 		}
-		rows[i] = append(cells(n.Name, isDefault, string(n.Engine)), addressCells(n.Addresses)...)
+		rows[i] = append(term.Cells(n.Name, isDefault, string(n.Engine)), addressCells(n.Addresses)...)
 		if pools && n.Pool != nil {
-			rows[i] = append(rows[i], cell{text: fmt.Sprintf("%d of %d ready", n.Pool.Ready, n.Pool.Size)})
+			rows[i] = append(rows[i], term.Cell{Text: fmt.Sprintf("%d of %d ready", n.Pool.Ready, n.Pool.Size)})
 		} else if pools {
-			rows[i] = append(rows[i], cell{})
+			rows[i] = append(rows[i], term.Cell{})
 		}
 	}
 	header := []string{"NETWORK", "DEFAULT", "ENGINE", "USED IPv4", "FREE IPv4", "USED IPv6", "FREE IPv6"}
 	if pools {
 		header = append(header, "POOL")
 	}
-	a.out.printf("\n")
-	a.out.table(header, rows)
+	a.out.Printf("\n")
+	a.out.Table(header, rows)
 }
 
 // addressCells returns the numbers of used and of free addresses, IPv4 first. A network
 // without addresses of a family has empty cells.
-func addressCells(counts map[string]client.AddressCounts) (row []cell) {
+func addressCells(counts map[string]client.AddressCounts) (row []term.Cell) {
 	for _, family := range []string{"ipv4", "ipv6"} {
 		c, has := counts[family]
 		if !has {
-			row = append(row, cell{}, cell{})
+			row = append(row, term.Cell{}, term.Cell{})
 			continue
 		}
-		free := cell{text: addressNumber(c.Free)}
+		free := term.Cell{Text: addressNumber(c.Free)}
 		if c.Free <= 0 {
-			free.style = red
+			free.Style = term.Red
 		}
-		row = append(row, cell{text: addressNumber(c.Used)}, free)
+		row = append(row, term.Cell{Text: addressNumber(c.Used)}, free)
 	}
 	return row
 }
@@ -224,44 +226,44 @@ func addressNumber(n float64) string {
 }
 
 // healthCell lists the states in which there are allocations.
-func healthCell(c *client.AllocationCounts) cell {
-	parts, look := []string{}, green
+func healthCell(c *client.AllocationCounts) term.Cell {
+	parts, look := []string{}, term.Green
 	for _, state := range []struct {
 		n    int
 		name string
-		look style
+		look term.Style
 	}{
-		{c.Healthy, "healthy", green}, {c.Adding, "being set up", green}, {c.Deleting, "being removed", green},
-		{c.Unchecked, "not checked", yellow}, {c.Unhealthy, "unhealthy", red}, {c.NetnsGone, "without their network namespace", red},
+		{c.Healthy, "healthy", term.Green}, {c.Adding, "being set up", term.Green}, {c.Deleting, "being removed", term.Green},
+		{c.Unchecked, "not checked", term.Yellow}, {c.Unhealthy, "unhealthy", term.Red}, {c.NetnsGone, "without their network namespace", term.Red},
 	} {
 		if state.n > 0 {
 			parts, look = append(parts, fmt.Sprintf("%d %s", state.n, state.name)), state.look
 		}
 	}
 	if len(parts) == 0 {
-		return cell{text: "none"}
+		return term.Cell{Text: "none"}
 	}
-	return cell{strings.Join(parts, ", "), look}
+	return term.Cell{Text: strings.Join(parts, ", "), Style: look}
 }
 
 // doctorCell counts the findings of the doctor. A daemon of an older version reports none.
-func doctorCell(d *client.DoctorSummary) cell {
+func doctorCell(d *client.DoctorSummary) term.Cell {
 	var parts []string
-	look := green
+	look := term.Green
 	switch {
 	case d == nil:
-		return cell{text: "not examined"}
+		return term.Cell{Text: "not examined"}
 	case d.Errors > 0:
-		parts, look = append(parts, plural(d.Errors, "error")), red
+		parts, look = append(parts, term.Plural(d.Errors, "error")), term.Red
 	case d.Warnings > 0:
-		look = yellow
+		look = term.Yellow
 	default:
-		return cell{"nothing found by the quick checks", look}
+		return term.Cell{Text: "nothing found by the quick checks", Style: look}
 	}
 	if d.Warnings > 0 {
-		parts = append(parts, plural(d.Warnings, "warning"))
+		parts = append(parts, term.Plural(d.Warnings, "warning"))
 	}
-	return cell{strings.Join(parts, ", "), look}
+	return term.Cell{Text: strings.Join(parts, ", "), Style: look}
 }
 
 func installed(version string) string {

@@ -156,5 +156,5 @@ DOCTOR (`+"`allocnet doctor`"+` says why they matter and what repairs them)
 LAST ERRORS
   1m ago  setup x: first; second
 `, out.String())
-	require.NoError(t, a.out.failure())
+	require.NoError(t, a.out.Failure())
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"github.com/spf13/cobra"
 
+	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -87,13 +88,13 @@ func (a *app) teardown(c *cobra.Command, id, netns string, destroy bool) error {
 	}
 	done()
 	if a.flags.json {
-		return a.out.json(report)
+		return a.out.JSON(report)
 	}
 	outcome := "is torn down"
 	if !found {
 		outcome = "has no record; nothing of it is left on the host"
 	}
-	a.out.printf("%s %s %s\n", a.out.paint(green, a.mark()), a.out.paint(bold, id), outcome)
+	a.out.Printf("%s %s %s\n", a.out.Paint(term.Green, a.out.Mark()), a.out.Paint(term.Bold, id), outcome)
 	if destroy && !report.Destroyed {
 		a.printKept(path)
 	}
@@ -104,10 +105,10 @@ func (a *app) teardown(c *cobra.Command, id, netns string, destroy bool) error {
 // printKept says why a network namespace was not destroyed.
 func (a *app) printKept(path string) {
 	if identityAt(path) == (sandbox.Identity{}) {
-		a.out.printf("no network namespace at %s\n", path)
+		a.out.Printf("no network namespace at %s\n", path)
 		return
 	}
-	a.out.printf("network namespace %s is kept: it is not known to belong to the allocation\n", path)
+	a.out.Printf("network namespace %s is kept: it is not known to belong to the allocation\n", path)
 }
 
 // destroyOwn destroys the network namespace that was at a path before the teardown, if it

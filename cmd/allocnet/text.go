@@ -6,19 +6,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/portmap"
 )
-
-// mark returns the sign of success: a tick on a terminal, otherwise a word.
-func (a *app) mark() string {
-	if a.out.terminal {
-		return "✓"
-	}
-	return "ok:"
-}
 
 // join joins the non-empty texts.
 func join(list []string) string {
@@ -123,39 +114,4 @@ func networkNames(r *configurator.Record) string {
 		names[i] = n.Network
 	}
 	return strings.Join(names, ", ")
-}
-
-// age returns a duration in its largest unit.
-func age(d time.Duration) string {
-	switch {
-	case d < time.Minute:
-		return fmt.Sprintf("%ds", max(0, int(d.Seconds())))
-	case d < time.Hour:
-		return fmt.Sprintf("%dm", int(d.Minutes()))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%dh", int(d.Hours()))
-	}
-	return fmt.Sprintf("%dd", int(d.Hours())/24)
-}
-
-func plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
-}
-
-// span returns a duration in milliseconds or seconds.
-func span(d time.Duration) string {
-	switch ms := float64(d) / float64(time.Millisecond); {
-	case ms < 10:
-		return fmt.Sprintf("%.1f ms", ms)
-	case ms < 1000:
-		return fmt.Sprintf("%.0f ms", ms)
-	}
-	return fmt.Sprintf("%.1f s", d.Seconds())
-}
-
-func indent(text, by string) string {
-	return by + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n"+by)
 }

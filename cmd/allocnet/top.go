@@ -13,6 +13,7 @@ import (
 
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/cmd/internal/netpolicy"
+	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/cmd/internal/traffic"
 	"github.com/allocnet/allocnet/internal/netlink/conntrack"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
@@ -34,7 +35,7 @@ bytes per second, bytes since they were set up, packets that their links dropped
 that network policies denied, and tracked connections.
 
 A terminal is redrawn; a pipe gets one table per interval. With --json each reading is
-one object on a line, with packets and the single interfaces. Packets that other rules or
+one line with an object, with packets and each interface. Packets that other rules or
 bandwidth limits drop are not counted. Nothing is changed. The flows that policies denied,
 and the rules, are listed by ` + "`allocnet policy denied`" + `.`,
 		Example: `  allocnet top
@@ -119,30 +120,30 @@ func (a *app) trafficReader() (read readTraffic, done func(), err error) {
 func (a *app) printTraffic(f *topFlags, before, now *client.HostTraffic) error {
 	switch {
 	case a.flags.json && f.once:
-		return a.out.json(now)
+		return a.out.JSON(now)
 	case a.flags.json:
-		return a.out.jsonLine(now)
+		return a.out.JSONLine(now)
 	}
 	rows := trafficRows(before, now)
 	room := len(rows)
-	if a.out.terminal && !f.once {
-		a.out.redraw()
-		room = min(room, max(1, a.out.height()-2-len(now.Problems))) // without the header and the last line
+	if a.out.Terminal && !f.once {
+		a.out.Redraw()
+		room = min(room, max(1, a.out.Height()-2-len(now.Problems))) // without the header and the last line
 	} else if before != nil {
-		a.out.printf("\n")
+		a.out.Printf("\n")
 	}
 	header := []string{"ID", "NETWORKS", "RECEIVED", "SENT", "DROPPED", "DENIED", "CONNECTIONS"}
 	if !f.once {
 		header = slices.Insert(header, 2, "RECEIVED/S", "SENT/S")
 	}
-	table := make([][]cell, room)
+	table := make([][]term.Cell, room)
 	for i := range table {
 		table[i] = rows[i].cells(!f.once)
 	}
-	shortenFirst(header, table, a.out.columns)
-	a.out.table(header, table)
+	term.ShortenFirst(header, table, a.out.Columns)
+	a.out.Table(header, table)
 	if more := len(rows) - room; more > 0 {
-		a.out.printf("and %d more with less traffic", more)
+		a.out.Printf("and %d more with less traffic", more)
 	}
 	for _, p := range now.Problems {
 		a.warn("%s", p)
@@ -159,14 +160,14 @@ type trafficRow struct {
 	connections            *int
 }
 
-func (r *trafficRow) cells(rates bool) []cell {
+func (r *trafficRow) cells(rates bool) []term.Cell {
 	connections := ""
 	if r.connections != nil {
 		connections = strconv.Itoa(*r.connections)
 	}
-	row := cells(shortID(r.id), r.networks, binarySize(float64(r.received)), binarySize(float64(r.sent)), strconv.FormatUint(r.dropped, 10), strconv.FormatUint(r.denied, 10), connections)
+	row := term.Cells(shortID(r.id), r.networks, binarySize(float64(r.received)), binarySize(float64(r.sent)), strconv.FormatUint(r.dropped, 10), strconv.FormatUint(r.denied, 10), connections)
 	if rates {
-		row = slices.Insert(row, 2, cells(binarySize(r.receivedPerS), binarySize(r.sentPerS))...)
+		row = slices.Insert(row, 2, term.Cells(binarySize(r.receivedPerS), binarySize(r.sentPerS))...)
 	}
 	return row
 }

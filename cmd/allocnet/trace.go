@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/allocnet/allocnet"
+	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/cmd/internal/trace"
 	"github.com/allocnet/allocnet/configurator"
 )
@@ -26,19 +27,20 @@ func newTrace(a *app) *cobra.Command {
 		Long: `Follow each host port of an allocation, or one host port, step by step: the nftables
 element that redirects it, processes of the host on the same port, what the tables of all
 programs do to a probe and to its answer, connection tracking, the route and the links,
-the interface and the process inside of the network namespace, the way back. It says
-where the path ends, and why.
+the interface and the process inside the network namespace, and the path of the answer.
+It says where the path ends, and why.
 
 The probe is one packet, a TCP SYN or a UDP datagram, that a temporary table of nftables
-marks for tracing. Without --from, or if --from is an address of the host, the host sends
-it: it passes the hook output. Otherwise it is injected as if it were received from that
-client: it passes the hook prerouting. No process gets anything: the connection is reset
-before it is established, and the datagram is dropped in front of the process. The answer
-does not leave the host; an ICMP error does, if the kernel or a rule sends one. The kernel
-removes the table, and the tap for the injection, also if this process is killed. Rules of
-legacy iptables and XDP programs are not traced.
+marks for tracing. Without --from, or if --from is an address of the host, the host
+sends it: it passes the hook output. Otherwise it is injected as if it were received
+from that client: it passes the hook prerouting. No process receives the probe: the
+connection is reset before it is established, and the datagram is dropped before it
+reaches the process. The answer does not leave the host; an ICMP error does, if the
+kernel or a rule sends one. The kernel removes the table, and the tap for the injection,
+also if this process is killed. Rules of legacy iptables and XDP programs are not
+traced.
 
-This process does it itself, also if the daemon runs. Nothing else is changed.`,
+This process executes trace, even if the daemon runs. Nothing else is changed.`,
 		Example: `  allocnet trace web-1
   allocnet trace 8080/tcp --from 192.0.2.7`,
 		Annotations:       exits("a path ends before the process, or nothing is published"),
@@ -108,11 +110,11 @@ func (a *app) trace(ctx context.Context, what, from, link string) error {
 		}
 	}
 	if a.flags.json {
-		err = a.out.json(paths)
+		err = a.out.JSON(paths)
 	} else {
 		for i, p := range paths {
 			if i > 0 {
-				a.out.printf("\n")
+				a.out.Printf("\n")
 			}
 			a.printPath(p)
 		}
@@ -177,12 +179,12 @@ func (a *app) printReached(paths int, from string) {
 	if from == "" {
 		reach += "; packets of clients pass other rules: add --from ADDRESS"
 	}
-	a.out.printf("\n%s %s\n", a.out.paint(green, a.mark()), reach)
+	a.out.Printf("\n%s %s\n", a.out.Paint(term.Green, a.out.Mark()), reach)
 }
 
 func (a *app) printPath(p *trace.Path) {
-	a.out.printf("%s\n", a.out.paint(bold, fmt.Sprintf("%s %s -> %s of %s", p.Protocol, p.Host, p.To, p.ID)))
-	styles := map[trace.State]style{trace.OK: green, trace.Note: yellow, trace.Failed: red}
+	a.out.Printf("%s\n", a.out.Paint(term.Bold, fmt.Sprintf("%s %s -> %s of %s", p.Protocol, p.Host, p.To, p.ID)))
+	styles := map[trace.State]term.Style{trace.OK: term.Green, trace.Note: term.Yellow, trace.Failed: term.Red}
 	last := ""
 	for i := range p.Steps {
 		s := &p.Steps[i]
@@ -194,12 +196,12 @@ func (a *app) printPath(p *trace.Path) {
 			name = "" // another chain of the same hook
 		}
 		last = s.Name
-		a.out.printf("  %s %-18s ", a.out.paint(styles[s.State], fmt.Sprintf("%-6s", s.State)), name)
+		a.out.Printf("  %s %-18s ", a.out.Paint(styles[s.State], fmt.Sprintf("%-6s", s.State)), name)
 		const indent = 28
-		a.printFolded(indent, plain, s.Found)
+		a.out.Folded(indent, term.Plain, s.Found)
 		if s.Next != "" {
-			a.out.printf("%*s", indent, "")
-			a.printFolded(indent, plain, "next: "+s.Next)
+			a.out.Printf("%*s", indent, "")
+			a.out.Folded(indent, term.Plain, "next: "+s.Next)
 		}
 	}
 }

@@ -61,15 +61,15 @@ func (a *app) ui(ctx context.Context, listen string) error {
 		return err
 	}
 	if a.flags.json {
-		err = a.out.json(struct {
+		err = a.out.JSON(struct {
 			URL string `json:"url"`
 		}{server.URL()})
 	} else {
-		a.out.printf("%s\n", server.URL())
-		a.err.printf("open this URL in a browser; interrupt to end\n")
+		a.out.Printf("%s\n", server.URL())
+		a.err.Printf("open this URL in a browser; interrupt to end\n")
 	}
 	if err == nil {
-		err = a.out.failure()
+		err = a.out.Failure()
 	}
 	if err != nil {
 		_ = server.Close()

@@ -42,9 +42,9 @@ func (a *app) addVersionFlag(root *cobra.Command) {
 		}
 		v := newVersionInfo(buildinfo.Read())
 		if a.flags.json {
-			return a.out.json(v)
+			return a.out.JSON(v)
 		}
-		a.out.table(nil, properties("allocnet", v.Version))
+		a.out.Table(nil, properties("allocnet", v.Version))
 		return nil
 	})
 }
@@ -85,9 +85,9 @@ func newVersionInfo(b *debug.BuildInfo) versionInfo {
 
 func (a *app) printVersion(v versionInfo) error {
 	if a.flags.json {
-		return a.out.json(v)
+		return a.out.JSON(v)
 	}
-	a.out.table(nil, properties(
+	a.out.Table(nil, properties(
 		"allocnet", v.Version, "commit", v.Commit, "date", v.Date, "go", v.Go,
 		"go-cni", v.GoCNI, "libcni", v.LibCNI, "CNI", strings.Join(v.CNIVersions, ", "),
 	))

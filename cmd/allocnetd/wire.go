@@ -15,6 +15,7 @@ import (
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/cmd/internal/cni"
 	"github.com/allocnet/allocnet/cmd/internal/confmanager"
+	"github.com/allocnet/allocnet/cmd/internal/readiness"
 	"github.com/allocnet/allocnet/cmd/internal/server"
 	"github.com/allocnet/allocnet/cmd/internal/server/api"
 	"github.com/allocnet/allocnet/cmd/internal/server/settings"
@@ -185,14 +186,7 @@ func (h *host) wantsPrimary(a configurator.Allocation, m keeper) bool {
 
 // readinessFile returns an error while the readiness file is missing.
 func (h *host) readinessFile() error {
-	file := h.active().settings.Manager.ReadinessFile
-	if file == "" {
-		return nil
-	}
-	if _, err := os.Stat(file); err != nil {
-		return fmt.Errorf("readiness file: %w: the provider of the network has to create it", err)
-	}
-	return nil
+	return readiness.CheckFile(h.active().settings.Manager.ReadinessFile)
 }
 
 // ready checks the manager and each network that the files or the settings name.

@@ -49,7 +49,7 @@ func TestContent(t *testing.T) {
 	}
 	b.shows("#allocations-table", "8080/tcp → 10.88.0.2:80 (http"+markup+")")
 	b.shows("#operations-list", "setup queue")
-	b.shows("#operations-list", "claim")
+	b.shows("#operations-list", "reserve")
 	b.shows("#leases-table", "10.88.0.2")
 	b.shows("#configuration-list", "20-broken.conflist")
 	b.shows("#doctor-list", "error: configuration-skipped")

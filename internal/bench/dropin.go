@@ -104,7 +104,7 @@ func (b *bench) dropinDirs(ctx context.Context) (dirs map[string]string, stop fu
 		return nil, nil, err
 	}
 	settings := filepath.Join(workDir, "dropin.hcl")
-	text := "networks = [\"allocnet\"]\nlog {\n  level = \"warn\"\n}\n" // the built-in network
+	text := "networks = [\"allocnet\"]\nlog {\n  level = \"warn\"\n}\n" // the embedded network
 	if err := os.WriteFile(settings, []byte(text), 0o600); err != nil {
 		return nil, nil, err
 	}

@@ -25,7 +25,8 @@ var protocols = map[string]uint8{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UD
 const mostProbed = 8
 
 // Unused reports whether nothing listens on the host ports of mappings, in the network
-// namespace of the calling thread. If it returns false, call Look to list them.
+// namespace of the calling thread. If it returns false, call Look for the sockets that
+// listen: there may be none.
 func Unused(mappings []portmap.Mapping) bool {
 	return len(mappings) <= mostProbed && sockdiag.Unused(wanted(mappings)...)
 }

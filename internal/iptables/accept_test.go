@@ -286,7 +286,7 @@ func TestProgramMissing(t *testing.T) {
 			require.ErrorIs(h.tb, err, exec.ErrNotFound)
 			require.ErrorContains(h.tb, err, "no-such-iptables")
 			require.ErrorContains(h.tb, err, "no-such-ip6tables")
-			require.NotErrorIs(h.tb, err, ErrMissing, "it could not be looked at")
+			require.NotErrorIs(h.tb, err, ErrMissing, "it could not be examined")
 		}
 		h.each("-P FORWARD ACCEPT")
 		require.NoError(h.tb, o.Ensure(context.Background(), both))

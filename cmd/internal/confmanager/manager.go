@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
 
+	"github.com/allocnet/allocnet/cmd/internal/readiness"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 )
 
@@ -90,7 +90,7 @@ func (m *Manager) Run(ctx context.Context) error {
 // during the reading cause another look.
 func (m *Manager) look(w *watch) {
 	watching := w.follow(m.o)
-	missing := m.readinessFile()
+	missing := readiness.CheckFile(m.o.ReadinessFile)
 	if missing == nil {
 		m.begun = true
 	}
@@ -126,17 +126,6 @@ func (m *Manager) read() (networks []*conflist.Network, broken []*conflist.FileE
 		}
 	}
 	return m.Networks(), broken, fmt.Errorf("own file %q has the network of another program: remove it or choose another name for the own file", m.own.path)
-}
-
-// readinessFile returns an error while the readiness file is missing.
-func (m *Manager) readinessFile() error {
-	if m.o.ReadinessFile == "" {
-		return nil
-	}
-	if _, err := os.Stat(m.o.ReadinessFile); err != nil {
-		return fmt.Errorf("readiness file: %w: the provider of the network has to create it", err)
-	}
-	return nil
 }
 
 // choose selects the primary network and sets the content for the own file. It returns an

@@ -3,7 +3,7 @@
 // repair is asked for.
 //
 // A Finding says what was found, why it matters and which command repairs it. Checks that
-// could not be completed are findings too: what cannot be looked at is not healthy.
+// could not be completed are findings too: what cannot be examined does not count as healthy.
 package doctor
 
 import (

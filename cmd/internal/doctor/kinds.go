@@ -2,7 +2,7 @@ package doctor
 
 // Kinds are all kinds of findings.
 var Kinds = []Kind{
-	{"not-checked", Error, "what cannot be looked at does not count as healthy", false},
+	{"not-checked", Error, "what cannot be examined does not count as healthy", false},
 	{"privileges", Error, "links, routes and rules of the host can only be read and changed with CAP_NET_ADMIN and CAP_SYS_ADMIN", false},
 	{"kernel-feature", Error, "the plugin of a configured network needs it, so every setup fails", false},
 	{"nftables", Error, "published ports, masquerading and the firewall of native plugins are elements of nftables", false},

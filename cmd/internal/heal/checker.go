@@ -95,15 +95,8 @@ func (c *Checker) Soon(ids ...string) {
 	})
 }
 
-// Later is Soon after a second.
-func (c *Checker) Later(ids ...string) { c.after(laterTime, ids...) }
-
-func (c *Checker) after(wait time.Duration, ids ...string) {
-	c.change(func() {
-		for _, id := range ids {
-			c.wait(task{id: id}, waiting{at: time.Now().Add(wait)})
-		}
-	})
+func (c *Checker) after(wait time.Duration, id string) {
+	c.change(func() { c.wait(task{id: id}, waiting{at: time.Now().Add(wait)}) })
 }
 
 // LaterContainer has the allocations with a container ID checked after a second: the owner of a

@@ -368,7 +368,7 @@ func TestCheckedAgain(t *testing.T) {
 		first := due()
 		c.check(t.Context(), "a")
 		require.Equal(t, first, due())
-		c.Later("a")
+		c.after(laterTime, "a")
 		require.True(t, due().Before(first))
 		require.Len(t, c.waiting, 1)
 		for range 10 {
@@ -386,7 +386,8 @@ func TestCheckedAgain(t *testing.T) {
 func TestCheckerIsBounded(t *testing.T) {
 	c := NewChecker(CheckerOptions{})
 	for i := range maxQueue + 10 {
-		c.Later("a", fmt.Sprint(i))
+		c.LaterContainer(fmt.Sprint(i))
+		c.after(laterTime, "a")
 		c.Retry("b")
 	}
 	require.Len(t, c.waiting, maxQueue)

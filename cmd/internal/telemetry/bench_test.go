@@ -46,7 +46,7 @@ func BenchmarkOperation(b *testing.B) {
 			for b.Loop() {
 				ctx := step(ctx, "")
 				for _, name := range []string{
-					configurator.StepLock, configurator.StepPlan, configurator.StepClaim, configurator.StepAdd, configurator.StepRecord,
+					configurator.StepLock, configurator.StepPlan, configurator.StepReserve, configurator.StepAdd, configurator.StepRecord,
 				} {
 					step(ctx, name)
 				}

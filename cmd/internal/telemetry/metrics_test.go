@@ -71,7 +71,7 @@ func busy(t *testing.T) *rig {
 		part{configurator.StepLock, 0, nil}, part{configurator.StepAdd, 2 * ms, again},
 		part{configurator.StepWait, 1500 * ms, nil}, part{configurator.StepAdd, 3 * ms, nil})
 	taken := &portmap.ConflictError{}
-	r.operate("setup", "b", "exec", []string{"blue"}, taken, part{configurator.StepClaim, ms, taken})
+	r.operate("setup", "b", "exec", []string{"blue"}, taken, part{configurator.StepReserve, ms, taken})
 	link := configurator.Leftover{Kind: cleanup.KindLink, Network: "blue", Object: "veth0"}
 	left := &configurator.LeftoverError{ID: "a", Leftovers: []configurator.Leftover{link, {Kind: "novel"}}}
 	r.OnForced("a", []configurator.Leftover{link, link})

@@ -16,8 +16,8 @@ func BenchmarkFlush(b *testing.B) {
 		name string
 		call func(c *Conn) error
 	}{
-		{"port", func(c *Conn) error { return c.FlushPort(b.Context(), v4, udp, 53, anyIP) }},
-		{"port of an address", func(c *Conn) error { return c.FlushPort(b.Context(), v4, udp, 53, host) }},
+		{"port", func(c *Conn) error { return c.FlushPorts(b.Context(), v4, port(udp, 53, anyIP)) }},
+		{"port of an address", func(c *Conn) error { return c.FlushPorts(b.Context(), v4, port(udp, 53, host)) }},
 		{"address v6", func(c *Conn) error { return c.FlushAddresses(b.Context(), ip4("fd00::5")) }},
 		{"address", func(c *Conn) error { return c.FlushAddresses(b.Context(), address) }},
 	}

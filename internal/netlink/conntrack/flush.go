@@ -19,11 +19,6 @@ type Port struct {
 	HostIP netip.Addr
 }
 
-// FlushPort deletes the entries of one host port: see FlushPorts.
-func (c *Conn) FlushPort(ctx context.Context, family, protocol uint8, port uint16, hostIP netip.Addr) error {
-	return c.FlushPorts(ctx, family, Port{Protocol: protocol, Number: port, HostIP: hostIP})
-}
-
 // FlushPorts deletes the entries of a family (AF_INET, AF_INET6) whose first packet was
 // sent to one of the host ports, wherever it was redirected. Connections to the same
 // port of another host stay.

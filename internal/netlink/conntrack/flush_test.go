@@ -155,11 +155,11 @@ func TestFlushRealTraffic(t *testing.T) {
 		send(t, "udp", "[::1]:9")
 		require.Len(t, tracked(t, c), 3)
 
-		require.NoError(t, c.FlushPort(t.Context(), v4, udp, number, netip.MustParseAddr("127.0.0.1")))
+		require.NoError(t, c.FlushPorts(t.Context(), v4, port(udp, number, netip.MustParseAddr("127.0.0.1"))))
 		require.Equal(t, []string{"17 127.0.0.1 127.0.0.1:9 by 127.0.0.1", "17 ::1 [::1]:9 by ::1"}, tracked(t, c))
-		require.NoError(t, c.FlushPort(t.Context(), v4, udp, 9, netip.Addr{}))
+		require.NoError(t, c.FlushPorts(t.Context(), v4, port(udp, 9, netip.Addr{})))
 		require.Equal(t, []string{"17 ::1 [::1]:9 by ::1"}, tracked(t, c))
-		require.NoError(t, c.FlushPort(t.Context(), v6, udp, 9, netip.Addr{}))
+		require.NoError(t, c.FlushPorts(t.Context(), v6, port(udp, 9, netip.Addr{})))
 		require.Empty(t, tracked(t, c))
 	})
 }
@@ -170,12 +170,12 @@ func TestNothingTracked(t *testing.T) {
 	require.Zero(t, c.count())
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.NoError(t, c.FlushPort(ended, v4, udp, 9, anyIP))
+	require.NoError(t, c.FlushPorts(ended, v4, port(udp, 9, anyIP)))
 	require.NoError(t, c.FlushAddresses(ended, ip4("10.77.0.5")))
 
 	track(t, udp, "192.0.2.1:1", "127.0.0.1:9", "10.77.0.5:9")
 	require.Equal(t, 1, c.count())
-	require.ErrorIs(t, c.FlushPort(ended, v4, udp, 9, anyIP), context.Canceled)
+	require.ErrorIs(t, c.FlushPorts(ended, v4, port(udp, 9, anyIP)), context.Canceled)
 	require.ErrorIs(t, c.FlushAddresses(ended, ip4("10.77.0.5")), context.Canceled)
 }
 
@@ -264,7 +264,7 @@ func TestConcurrently(t *testing.T) {
 				if i%2 == 0 {
 					errs <- c.FlushAddresses(t.Context(), ip4("10.77.0.5"))
 				} else {
-					errs <- c.FlushPort(t.Context(), v4, udp, 5353, anyIP)
+					errs <- c.FlushPorts(t.Context(), v4, port(udp, 5353, anyIP))
 				}
 			}()
 		}

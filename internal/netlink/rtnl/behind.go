@@ -67,7 +67,7 @@ func (b *Behind) Has(a netip.Addr) (bool, error) {
 	}
 	behind := false
 	err := get(&b.host.conns, func(r *sock.Requests) { routeInquiry(r, family, a.AsSlice()) }, func(answer []byte) {
-		behind = slices.Contains(parseRouteOut(answer).links, b.index)
+		behind = slices.Contains(parseRouteInfo(answer).links, b.index)
 	})
 	for _, none := range noRoute {
 		if errors.Is(err, none) {

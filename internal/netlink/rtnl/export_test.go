@@ -3,8 +3,8 @@ package rtnl
 // Find is find.
 func (v *Veth) Find(h *Host, s *Sandbox) error { return v.find(h, s) }
 
-// FindWayOut is findWayOut.
-func (h *Host) FindWayOut() (WayOut, error) { return h.findWayOut() }
+// ReadDefaultRouteMTUs is readDefaultRouteMTUs.
+func (h *Host) ReadDefaultRouteMTUs() (DefaultRouteMTUs, error) { return h.readDefaultRouteMTUs() }
 
 // Pause is pause.
 var Pause = pause

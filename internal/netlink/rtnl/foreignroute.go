@@ -135,6 +135,6 @@ func parseMainRoute(payload []byte, ones uint8, dst net.IP, priority uint32) (r 
 			has = sock.Uint32(value)
 		}
 	})
-	r.kind, r.links = payload[typeAt], parseRouteOut(payload).links
+	r.kind, r.links = payload[typeAt], parseRouteInfo(payload).links
 	return r, ok && has == priority
 }

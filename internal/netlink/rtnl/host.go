@@ -18,12 +18,12 @@ import (
 // deletions, and one for each of the requests that run at the same time.
 type Host struct {
 	*netlink.Handle
-	conns   sock.Pool
-	strict  sock.Pool // for listings that the kernel filters
-	deleter *deleter
-	limits  limits
-	wayOut  wayOut
-	nsids   nsids
+	conns     sock.Pool
+	strict    sock.Pool // for listings that the kernel filters
+	deleter   *deleter
+	limits    limits
+	routeMTUs mtuCache
+	nsids     nsids
 }
 
 // OpenHost returns a Host without open sockets: they are opened when they are needed.

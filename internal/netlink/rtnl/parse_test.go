@@ -17,6 +17,6 @@ func FuzzParse(f *testing.F) {
 		parseBridge(data)
 		_, _, _ = parseAddress(data)
 		ends(data)
-		parseRouteOut(data)
+		parseRouteInfo(data)
 	})
 }

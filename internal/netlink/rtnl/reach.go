@@ -90,7 +90,7 @@ func (h *Host) findsNetwork(kind byte, index int, ip net.IP, bits uint8) (found 
 		if len(answer) < unix.SizeofRtMsg || answer[1] != bits || answer[7] != kind { // rtm_dst_len, rtm_type
 			return
 		}
-		for _, link := range parseRouteOut(answer).links {
+		for _, link := range parseRouteInfo(answer).links {
 			found = found || link == index
 		}
 	})

@@ -10,7 +10,7 @@ import (
 
 // DelUnusedExemptions removes exemptions of networks of which no address is masqueraded,
 // and reports how many. An Add that runs at the same time may lose the exemption of the
-// first address of its network; Check finds that, and Restore mends it.
+// first address of its network; Check finds that, and Restore repairs it.
 func (r *Ruleset) DelUnusedExemptions(ctx context.Context) (int, error) {
 	removed := 0
 	for _, t := range tables {

@@ -13,10 +13,11 @@ const probeMark = 0x70726f62
 // Unused reports whether nothing listens on the ports, in the network namespace of the
 // calling thread. It binds each port for some microseconds. That is quicker than Look for a
 // few ports: the kernel walks all of its tables of listening sockets for Look. If a port
-// cannot be bound, for whatever reason, Unused returns false, and Look tells.
+// cannot be bound, for whatever reason, Unused returns false. Then call Look for the
+// sockets that listen.
 //
-// A program that binds one of the ports in that moment gets EADDRINUSE. Sockets that are bound
-// to a VRF are not seen.
+// A program that binds one of the ports in that moment gets EADDRINUSE. Unused does not find
+// sockets that are bound to a VRF.
 func Unused(wanted ...Ports) bool {
 	for _, w := range wanted {
 		for _, port := range w.Numbers {

@@ -34,7 +34,7 @@ func MTU(host *rtnl.Host, configured int, r *types100.Result) (int, error) {
 		}
 		return configured, nil
 	}
-	out, err := host.WayOut()
+	out, err := host.DefaultRouteMTUs()
 	if err != nil {
 		return 0, err
 	}

@@ -20,15 +20,6 @@ import (
 //
 // The configuration may be one of a list: name and cniVersion are only there if it has
 // them. An error is a *types.Error with the code of what is wrong with it.
-func Derive(conf []byte, env Env) ([]byte, error) {
-	c, err := ParseConf(conf)
-	if err != nil {
-		return nil, err
-	}
-	return c.Derive(env)
-}
-
-// Derive is the function Derive for a configuration that was read.
 func (c *Conf) Derive(env Env) ([]byte, error) {
 	ipam, err := c.deriveIPAM(env)
 	if err != nil {

@@ -14,6 +14,15 @@ func parsed(t *testing.T, text string) Env {
 	return env
 }
 
+// derive reads a configuration and returns the one that is derived from it.
+func derive(conf string, env Env) ([]byte, error) {
+	c, err := ParseConf([]byte(conf))
+	if err != nil {
+		return nil, err
+	}
+	return c.Derive(env)
+}
+
 const v4IPAM = `"ipam":{"ranges":[[{"subnet":"10.1.17.0/24"}]],"routes":[{"dst":"10.1.0.0/16"}],"type":"host-local"}`
 
 const dualIPAM = `"ipam":{"ranges":[[{"subnet":"10.1.17.0/24"}],[{"subnet":"fc00::/64"}]],` +
@@ -54,7 +63,7 @@ func TestDerive(t *testing.T) {
 				`"subnet":"1.1.1.0/24","type":"my-ipam"},"isGateway":true,"mtu":1472,"type":"bridge"}`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := Derive([]byte(c.conf), parsed(t, c.env))
+			got, err := derive(c.conf, parsed(t, c.env))
 			require.NoError(t, err)
 			require.Equal(t, c.want, string(got))
 		})
@@ -82,7 +91,7 @@ func TestDeriveErrors(t *testing.T) {
 		`{"subnetFile":"subnet.env"}`:               {types.ErrInvalidNetworkConfig, `"subnetFile" is "subnet.env", not an absolute path`},
 		`{"dataDir":"/a\u0000b","subnetFile":"/e"}`: {types.ErrInvalidNetworkConfig, `"dataDir" is "/a\x00b", not an absolute path`},
 	} {
-		_, err := Derive([]byte(conf), parsed(t, v4Env))
+		_, err := derive(conf, parsed(t, v4Env))
 		var coded *types.Error
 		require.True(t, errors.As(err, &coded), conf)
 		require.Equal(t, want.code, coded.Code, conf)

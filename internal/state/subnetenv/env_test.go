@@ -113,7 +113,7 @@ func FuzzParseEnv(f *testing.F) {
 		}
 		require.NotEmpty(t, env.Clusters())
 		require.True(t, env.Subnet.IsValid() || env.IPv6Subnet.IsValid())
-		_, err = Derive([]byte(`{"type":"flannel"}`), env)
+		_, err = derive(`{"type":"flannel"}`, env)
 		require.NoError(t, err)
 	})
 }

@@ -54,7 +54,7 @@ func TestEventsOfOperations(t *testing.T) {
 	for _, s := range set.Steps {
 		steps = append(steps, s.Step)
 	}
-	require.Equal(t, []string{"lock", "plan", "claim", "add", "record"}, steps)
+	require.Equal(t, []string{"lock", "plan", "reserve", "add", "record"}, steps)
 	require.Equal(t, &client.Reload{Error: "why"}, got[2].Data)
 	require.Equal(t, &client.Forced{ID: "a", Removed: []configurator.Leftover{{Kind: "lease", Object: "x"}}}, got[3].Data)
 	require.Equal(t, &client.Configuration{Primary: "net", File: "/conf/net", NotReady: "not yet", Problems: []string{"bad"}}, got[4].Data)

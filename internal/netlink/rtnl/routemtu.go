@@ -13,21 +13,21 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
-// WayOut contains the MTUs of the host's default routes, one of each family: the
-// smallest of the MTU of the route itself and those of its links. 0 means that there is
-// no such route.
-type WayOut struct{ IPv4, IPv6 int }
+// DefaultRouteMTUs contains the MTUs of the host's default routes, one of each
+// family: the smallest of the MTU of the route itself and those of its links. 0 means
+// that there is no such route.
+type DefaultRouteMTUs struct{ IPv4, IPv6 int }
 
-// wayOut caches a WayOut, because reading it takes 20 to 30 µs. A change of the host's
-// routes takes effect up to a second later, as if it had come after the ADDs in
-// between.
-type wayOut struct {
+// mtuCache is a TTL cache of the MTUs, because reading them takes 20 to 30 µs. A change
+// of the host's routes takes effect up to a second later, as if it had come after the
+// ADDs in between.
+type mtuCache struct {
 	mu    sync.Mutex
-	known WayOut
+	known DefaultRouteMTUs
 	until time.Time
 }
 
-const wayOutTime = time.Second
+const routeMTUsTTL = time.Second
 
 // anywhere4 and anywhere6 are the first addresses of the ranges that the Internet
 // registries assign. No host is expected to have a route to one of these addresses
@@ -39,24 +39,24 @@ var (
 	anywhere6 = net.ParseIP("2000::")
 )
 
-// WayOut returns the MTUs of the host's default routes. It reads them at most once a
-// second.
-func (h *Host) WayOut() (WayOut, error) {
-	h.wayOut.mu.Lock()
-	defer h.wayOut.mu.Unlock()
-	if time.Now().Before(h.wayOut.until) {
-		return h.wayOut.known, nil
+// DefaultRouteMTUs returns the MTUs of the host's default routes. It reads them at most
+// once a second.
+func (h *Host) DefaultRouteMTUs() (DefaultRouteMTUs, error) {
+	h.routeMTUs.mu.Lock()
+	defer h.routeMTUs.mu.Unlock()
+	if time.Now().Before(h.routeMTUs.until) {
+		return h.routeMTUs.known, nil
 	}
-	found, err := h.findWayOut()
+	found, err := h.readDefaultRouteMTUs()
 	if err != nil {
-		return WayOut{}, fmt.Errorf("find the MTU of the default route: %w", err)
+		return DefaultRouteMTUs{}, fmt.Errorf("find the MTU of the default route: %w", err)
 	}
-	h.wayOut.known, h.wayOut.until = found, time.Now().Add(wayOutTime)
+	h.routeMTUs.known, h.routeMTUs.until = found, time.Now().Add(routeMTUsTTL)
 	return found, nil
 }
 
-func (h *Host) findWayOut() (WayOut, error) {
-	routes := make([]routeOut, 2)
+func (h *Host) readDefaultRouteMTUs() (DefaultRouteMTUs, error) {
+	routes := make([]routeInfo, 2)
 	err := sock.Build(func(r *sock.Requests) {
 		routeInquiry(r, unix.AF_INET, anywhere4)
 		routeInquiry(r, unix.AF_INET6, anywhere6)
@@ -65,23 +65,23 @@ func (h *Host) findWayOut() (WayOut, error) {
 		// packets.
 		return h.conns.Exchange(context.Background(), r, func(i int, answer []byte, err error) {
 			if err == nil {
-				routes[i] = parseRouteOut(answer)
+				routes[i] = parseRouteInfo(answer)
 			}
 		})
 	})
 	if err != nil {
-		return WayOut{}, err
+		return DefaultRouteMTUs{}, err
 	}
 	mtus, err := h.mtus(routes)
 	if err != nil {
-		return WayOut{}, err
+		return DefaultRouteMTUs{}, err
 	}
-	return WayOut{IPv4: routes[0].smallest(mtus), IPv6: routes[1].smallest(mtus)}, nil
+	return DefaultRouteMTUs{IPv4: routes[0].smallest(mtus), IPv6: routes[1].smallest(mtus)}, nil
 }
 
 // mtus returns the MTUs of the routes' links, by index. The MTU of a link that no
 // longer exists is 0.
-func (h *Host) mtus(routes []routeOut) (map[int]int, error) {
+func (h *Host) mtus(routes []routeInfo) (map[int]int, error) {
 	mtus := map[int]int{}
 	var requests sock.Requests
 	for _, r := range routes {
@@ -110,13 +110,13 @@ func routeInquiry(r *sock.Requests, family uint8, to net.IP) {
 	r.Attribute(unix.RTA_DST, to)
 }
 
-// routeOut is the part of a route that determines its MTU.
-type routeOut struct {
+// routeInfo contains the links of a route, and its own MTU.
+type routeInfo struct {
 	mtu   int   // 0: the route has none of its own
 	links []int // indexes, one per next hop
 }
 
-func parseRouteOut(answer []byte) (r routeOut) {
+func parseRouteInfo(answer []byte) (r routeInfo) {
 	sock.EachAttribute(sock.After(unix.SizeofRtMsg, answer), func(kind uint16, value []byte) {
 		switch {
 		case kind == unix.RTA_OIF && len(value) == 4:
@@ -149,7 +149,7 @@ func nextHops(data []byte) (links []int) {
 }
 
 // smallest returns the smallest of the MTU of the route itself and those of its links.
-func (r *routeOut) smallest(mtus map[int]int) int {
+func (r *routeInfo) smallest(mtus map[int]int) int {
 	smallest := r.mtu
 	for _, index := range r.links {
 		if mtu := mtus[index]; mtu != 0 && (smallest == 0 || mtu < smallest) {

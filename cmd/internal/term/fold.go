@@ -1,4 +1,4 @@
-package main
+package term
 
 import (
 	"slices"
@@ -6,16 +6,16 @@ import (
 	"unicode/utf8"
 )
 
-// fold breaks a text into lines with a maximum width, 0 for none: at its line breaks, between
+// Fold breaks a text into lines with a maximum width, 0 for none: at its line breaks, between
 // words, within paths, and anywhere in a piece that is longer than a line.
-func fold(text string, columns int) (lines []string) {
+func Fold(text string, columns int) (lines []string) {
 	for line := range strings.SplitSeq(text, "\n") {
 		lines = append(lines, foldLine(line, columns)...)
 	}
 	return lines
 }
 
-// foldLine is fold for a text without line breaks.
+// foldLine is Fold for a text without line breaks.
 func foldLine(text string, columns int) []string {
 	if columns <= 0 || utf8.RuneCountInString(text) <= columns {
 		return []string{text}
@@ -55,7 +55,7 @@ const gap = 2
 // fittedWidths returns the widths of the columns of a table with a maximum width; 0 stands
 // for no maximum. It narrows the widest columns first, below their longest pieces only if
 // necessary, and the first column, which has the IDs, last.
-func fittedWidths(rows [][]cell, room int) []int {
+func fittedWidths(rows [][]Cell, room int) []int {
 	widths := columnWidths(rows)
 	excess := -room - gap
 	for _, width := range widths {
@@ -70,7 +70,7 @@ func fittedWidths(rows [][]cell, room int) []int {
 	excess = narrow(widths, least, excess)
 	narrow(widths, slices.Repeat([]int{leastColumns}, len(widths)), excess)
 	for i := range widths { // folded, they may be narrower still
-		widths[i] = widest(rows, func(text string) []string { return fold(text, widths[i]) })[i]
+		widths[i] = widest(rows, func(text string) []string { return Fold(text, widths[i]) })[i]
 	}
 	return widths
 }
@@ -97,14 +97,14 @@ func narrow(widths, least []int, excess int) int {
 }
 
 // widest returns by column the width of the widest piece.
-func widest(rows [][]cell, broken func(text string) []string) []int {
+func widest(rows [][]Cell, broken func(text string) []string) []int {
 	var widths []int
 	for _, row := range rows {
 		for i, c := range row {
 			if i == len(widths) {
 				widths = append(widths, 1)
 			}
-			for _, part := range broken(c.text) {
+			for _, part := range broken(c.Text) {
 				widths[i] = max(widths[i], utf8.RuneCountInString(strings.TrimRight(part, " ")))
 			}
 		}
@@ -113,16 +113,16 @@ func widest(rows [][]cell, broken func(text string) []string) []int {
 }
 
 // columnWidths returns by column the width of the widest text.
-func columnWidths(rows [][]cell) []int {
-	return widest(rows, func(text string) []string { return fold(text, 0) })
+func columnWidths(rows [][]Cell) []int {
+	return widest(rows, func(text string) []string { return Fold(text, 0) })
 }
 
 // foldedRow returns the lines of a row of a table.
-func (p *printer) foldedRow(row []cell, widths []int) string {
+func (p *Printer) foldedRow(row []Cell, widths []int) string {
 	folded := make([][]string, len(row))
 	height := 1
 	for i, c := range row {
-		folded[i] = fold(c.text, widths[i])
+		folded[i] = Fold(c.Text, widths[i])
 		height = max(height, len(folded[i]))
 	}
 	var b strings.Builder
@@ -136,7 +136,7 @@ func (p *printer) foldedRow(row []cell, widths []int) string {
 			}
 			if text != "" {
 				line.WriteString(strings.Repeat(" ", pending))
-				line.WriteString(p.paint(c.style, text))
+				line.WriteString(p.Paint(c.Style, text))
 				pending = 0
 			}
 			pending += widths[i] + gap - utf8.RuneCountInString(text)
@@ -146,30 +146,30 @@ func (p *printer) foldedRow(row []cell, widths []int) string {
 	return b.String()
 }
 
-// printFolded ends a line that has an indentation already, and continues below it if the
-// text has several lines or is wider than the terminal.
-func (a *app) printFolded(indent int, look style, text string) {
-	for i, line := range fold(text, max(a.out.columns-indent, 0)) {
+// Folded ends a line that has an indentation already, and continues below it if the text has
+// several lines or is wider than the terminal.
+func (p *Printer) Folded(indent int, look Style, text string) {
+	for i, line := range Fold(text, max(p.Columns-indent, 0)) {
 		if i > 0 {
-			a.out.printf("%*s", indent, "")
+			p.Printf("%*s", indent, "")
 		}
-		a.out.printf("%s\n", a.out.paint(look, line))
+		p.Printf("%s\n", p.Paint(look, line))
 	}
 }
 
-// shortenFirst shortens the texts of the first column, so that each row of a table is one line
+// ShortenFirst shortens the texts of the first column, so that each row of a table is one line
 // of the terminal, if that leaves enough of them.
-func shortenFirst(header []string, rows [][]cell, columns int) {
+func ShortenFirst(header []string, rows [][]Cell, columns int) {
 	room := columns
-	for _, width := range columnWidths(append([][]cell{cells(header...)}, rows...))[1:] {
+	for _, width := range columnWidths(append([][]Cell{Cells(header...)}, rows...))[1:] {
 		room -= gap + width
 	}
 	if room < leastColumns {
 		return
 	}
 	for _, row := range rows {
-		if text := []rune(row[0].text); len(text) > room {
-			row[0].text = string(text[:room-1]) + "…"
+		if text := []rune(row[0].Text); len(text) > room {
+			row[0].Text = string(text[:room-1]) + "…"
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package pluginfiles
 
 import (
 	"errors"
@@ -19,10 +19,10 @@ const (
 	cniShimName = "allocnet-cni-shim"
 )
 
-// copyPrograms copies the programs that runtimes start into a directory, and creates
-// the link of the plugin of type allocnet. The links of l lead to the copies then.
+// CopyPrograms copies the programs that runtimes start into a directory, and creates
+// the link of the plugin of type allocnet. The links of l then lead to the copies.
 // Each file is replaced by a rename, programs before the link to them.
-func (l *pluginLinks) copyPrograms(to string) error {
+func (l *Links) CopyPrograms(to string) error {
 	to, err := filepath.Abs(to)
 	if err != nil {
 		return err
@@ -30,17 +30,17 @@ func (l *pluginLinks) copyPrograms(to string) error {
 	if err := os.MkdirAll(to, 0o755); err != nil {
 		return fmt.Errorf("copy programs: %w", err)
 	}
-	bin := filepath.Dir(l.program)
+	bin := filepath.Dir(l.Program)
 	lib := filepath.Join(filepath.Dir(bin), "lib", "allocnet")
-	for _, from := range []string{l.program, filepath.Join(bin, shimName), filepath.Join(lib, cniName), filepath.Join(lib, cniShimName)} {
+	for _, from := range []string{l.Program, filepath.Join(bin, ShimName), filepath.Join(lib, cniName), filepath.Join(lib, cniShimName)} {
 		if err := copyProgram(from, filepath.Join(to, filepath.Base(from))); err != nil {
 			return err
 		}
 	}
-	l.program = filepath.Join(to, programName)
+	l.Program = filepath.Join(to, ProgramName)
 	link := l.path(cniType)
 	if info, err := os.Lstat(link); err == nil && info.Mode().Type() != fs.ModeSymlink {
-		return stepError{fmt.Errorf("%q: %w", link, errForeign), "remove it if allocnet is to be installed in its place"}
+		return &Error{fmt.Errorf("%q: %w", link, ErrForeign), "remove it if allocnet is to be installed in its place"}
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
