@@ -225,8 +225,12 @@ func (c *Configurator) dropPending(ctx context.Context, p *plan.Plan) error {
 	if err != nil {
 		return err
 	}
-	p.Pending = nil
-	return c.put(p.Record)
+	gone := p.Changed(func(r *record.Record) { r.Pending = nil })
+	if err := c.put(gone.Record); err != nil {
+		return err
+	}
+	*p.Record = *gone.Record
+	return nil
 }
 
 // finishPending finishes an Attach or Detach that was interrupted, if there is one. The caller
@@ -237,7 +241,7 @@ func (c *Configurator) finishPending(ctx context.Context, p *plan.Plan) error {
 	}
 	c.cfg.Logger.Warn("an attach or detach was interrupted; removing the attachment", "alloc", p.ID, "network", p.Pending.Network, "interface", p.Pending.IfName)
 	if err := c.dropPending(ctx, p); err != nil {
-		return fmt.Errorf("remove the attachment of allocation %q to network %q, of which an attach or detach was interrupted: %w", p.ID, p.Pending.Network, err)
+		return fmt.Errorf("finish the interrupted attach or detach of allocation %q: remove its attachment to network %q: %w", p.ID, p.Pending.Network, err)
 	}
 	return nil
 }

@@ -191,6 +191,37 @@ func TestSetupAfterDetach(t *testing.T) {
 	h.end(a, leases)
 }
 
+// TestAttachInterruptedWithoutState: an Attach that was interrupted is finished only if that can be recorded.
+func TestAttachInterruptedWithoutState(t *testing.T) {
+	h, a, leases := attachHost(t, "")
+	_, err := h.Attach(t.Context(), "a", "more", AttachOptions{})
+	require.NoError(t, err)
+	h.changeRecord("a", func(r *record.Record) { r.Pending, r.Attachments = &r.Attachments[1], r.Attachments[:1] })
+	writable := h.recordsReadOnly()
+	for range 2 {
+		repaired, err := h.CheckAndRepair(t.Context(), "a")
+		require.ErrorIs(t, err, ErrStateDir)
+		require.False(t, repaired)
+		_, err = h.Setup(t.Context(), a)
+		require.ErrorIs(t, err, ErrStateDir)
+		_, err = h.Update(t.Context(), "a", Change{})
+		require.ErrorIs(t, err, ErrStateDir)
+		_, err = h.Detach(t.Context(), "a", "eth1", "")
+		require.ErrorIs(t, err, ErrStateDir)
+		_, err = h.Recover(t.Context())
+		require.ErrorIs(t, err, ErrStateDir)
+	}
+	writable()
+	require.NoError(t, h.Check(t.Context(), a))
+	_, err = h.Repair(t.Context())
+	require.NoError(t, err)
+	requireInterfaces(t, a, "eth0")
+	r, err := h.store.Get("a")
+	require.NoError(t, err)
+	require.Nil(t, r.Pending)
+	h.end(a, leases)
+}
+
 // TestAttachInterrupted: what a process leaves that dies during an Attach or a Detach is removed
 // by whatever comes next.
 func TestAttachInterrupted(t *testing.T) {

@@ -252,6 +252,17 @@ func TestContextEndsDuringRepair(t *testing.T) {
 	}
 }
 
+// recordsReadOnly makes records read-only until writable is called, or the test ends.
+func (h *testHost) recordsReadOnly() (writable func()) {
+	h.t.Helper()
+	records := filepath.Join(h.cfg.StateDir, "allocs")
+	require.NoError(h.t, unix.Mount(records, records, "", unix.MS_BIND, ""))
+	writable = sync.OnceFunc(func() { require.NoError(h.t, unix.Unmount(records, unix.MNT_DETACH)) })
+	h.t.Cleanup(writable)
+	require.NoError(h.t, unix.Mount("", records, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
+	return writable
+}
+
 // TestSetUpAgainWithoutState: Setup does not remove what it could not record.
 func TestSetUpAgainWithoutState(t *testing.T) {
 	h, leases := nativeHost(t, "1.0.0")
@@ -260,15 +271,11 @@ func TestSetUpAgainWithoutState(t *testing.T) {
 	require.NoError(t, err)
 	lease := filepath.Join(leases, "net", before.Address)
 	require.NoError(t, netlink.LinkDel(h.linkOf("a")))
-	records := filepath.Join(h.cfg.StateDir, "allocs")
-	require.NoError(t, unix.Mount(records, records, "", unix.MS_BIND, ""))
-	unmount := sync.OnceFunc(func() { require.NoError(t, unix.Unmount(records, unix.MNT_DETACH)) })
-	t.Cleanup(unmount)
-	require.NoError(t, unix.Mount("", records, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
+	writable := h.recordsReadOnly()
 	_, err = h.Setup(t.Context(), a)
 	require.ErrorIs(t, err, ErrStateDir)
 	require.FileExists(t, lease)
-	unmount()
+	writable()
 	s, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)
 	require.True(t, s.SetUpAgain)
