@@ -30,11 +30,12 @@ func (c *Configurator) refuseListeners(ctx context.Context, s *hostports.Search,
 	return s.Errors(ctx, id)
 }
 
-// pickerFor returns what picks numbers for the ports of an allocation; nil if all of them have a
-// number.
-func (c *Configurator) pickerFor(id string, ports []portmap.Port) *hostports.Picker {
+// pickerFor returns what picks numbers for the ports of an allocation, among them of freed ports that the
+// same change unpublishes; nil if all of them have a number.
+func (c *Configurator) pickerFor(id string, ports, freed []portmap.Port) *hostports.Picker {
 	return hostports.NewPicker(hostports.PickerOptions{
 		Store: c.store, ID: id, First: c.cfg.DynamicPorts.First, Last: c.cfg.DynamicPorts.Last, IgnoreHostIP: c.cfg.IgnorePortMappingHostIP,
+		Freed: freed,
 	}, ports)
 }
 

@@ -194,3 +194,44 @@ func TestParsePortRange(t *testing.T) {
 	require.ErrorIs(t, err, ErrInvalidConfig)
 	require.Equal(t, DefaultDynamicPorts, Config{}.withDefaults().DynamicPorts)
 }
+
+// TestPickedAndNumberedPorts: a further Setup of an allocation keeps what was picked beside ports with
+// a number, in any order, and without a plugin that publishes them.
+func TestPickedAndNumberedPorts(t *testing.T) {
+	for name, ports := range map[string][]portmap.Port{
+		"numbered first": {tcpPort(21008, 80), tcpPort(0, 80)}, "picked first": {tcpPort(0, 80), tcpPort(21008, 80)},
+		"several": {tcpPort(0, 80), tcpPort(21008, 80), tcpPort(0, 80), {Value: 21010, To: 80, Range: 3}},
+	} {
+		for _, unserved := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s %v", name, unserved), func(t *testing.T) {
+				h := pickingHost(t, 21000, 21015)
+				if unserved {
+					h.file("net.conflist", strings.Replace(h.read("net.conflist"), `,"capabilities":{"portMappings":true}`, "", 1))
+					h.cfg.AllowUnserved = true
+				}
+				a := h.alloc("a")
+				a.Ports = ports
+				first, err := h.Setup(t.Context(), a)
+				require.NoError(t, err)
+				again, err := h.Setup(t.Context(), a)
+				require.NoError(t, err)
+				require.False(t, again.Created)
+				require.Equal(t, first.Ports, again.Ports)
+				require.NoError(t, h.Teardown(t.Context(), a))
+			})
+		}
+	}
+}
+
+// TestPickWhatIsFreed: an update picks from the ports that it unpublishes, too.
+func TestPickWhatIsFreed(t *testing.T) {
+	h := pickingHost(t, 21000, 21001)
+	a := h.alloc("a")
+	a.Ports = []portmap.Port{tcpPort(0, 80), tcpPort(0, 81)}
+	_, err := h.Setup(t.Context(), a)
+	require.NoError(t, err)
+	s, err := h.Update(t.Context(), "a", Change{Unpublish: []portmap.Port{{Value: 21001}}, Publish: []portmap.Port{tcpPort(0, 90)}})
+	require.NoError(t, err)
+	requirePublished(t, s, 21001, 90)
+	require.NoError(t, h.Teardown(t.Context(), a))
+}

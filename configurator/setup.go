@@ -72,7 +72,7 @@ import (
 // allocation that already has a host port; *types.Error is the error of a plugin.
 func (c *Configurator) Setup(ctx context.Context, a Allocation) (status *Status, err error) {
 	err = c.operation(ctx, "setup", a.ID, func(ctx context.Context) error {
-		if k := c.pickerFor(a.ID, a.Ports); k != nil {
+		if k := c.pickerFor(a.ID, a.Ports, nil); k != nil {
 			status, err = c.setUpPicked(ctx, a, k)
 		} else {
 			status, err = c.setUpNumbered(ctx, a)

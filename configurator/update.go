@@ -55,7 +55,7 @@ import (
 // that it had before the change or all that it has after it.
 func (c *Configurator) Update(ctx context.Context, id string, change Change) (status *Status, err error) {
 	err = c.operation(ctx, "update", id, func(ctx context.Context) error {
-		if k := c.pickerFor(id, change.Publish); k != nil {
+		if k := c.pickerFor(id, change.Publish, change.Unpublish); k != nil {
 			status, err = c.updatePicked(ctx, change, k)
 		} else {
 			status, err = c.update(ctx, id, change)

@@ -19,11 +19,18 @@ import (
 type Picker struct {
 	PickerOptions
 	wanted []portmap.Port
-	next   int // the next candidate, as an offset in the range
-	tried  int
+	next   int          // the next candidate, as an offset in the range
+	tried  int          // how many candidates of the range the current pass has had
+	spare  []int        // candidates that were picked together with one that was taken
+	passes int          // how often the range may be searched again
+	lost   bool         // another operation was quicker
 	picked map[int]bool // of the last pick
 	kept   bool         // the last pick has the numbers of the record
 }
+
+// maxPasses bounds how often the range is searched: a number that another operation has reserved may
+// be free again when that one has failed.
+const maxPasses = 3
 
 // PickerOptions are the allocation of a Picker, and the range from which it picks.
 type PickerOptions struct {
@@ -31,6 +38,8 @@ type PickerOptions struct {
 	ID           string
 	First, Last  int  // the range, including both ends
 	IgnoreHostIP bool // see portmap.Options
+	// Freed are ports of the allocation that the same change unpublishes.
+	Freed []portmap.Port
 }
 
 // NewPicker returns a Picker for the ports of an allocation; nil if all of them have a number.
@@ -38,7 +47,7 @@ func NewPicker(o PickerOptions, ports []portmap.Port) *Picker {
 	if !slices.ContainsFunc(ports, func(p portmap.Port) bool { return p.Value == 0 }) {
 		return nil
 	}
-	return &Picker{PickerOptions: o, wanted: ports, next: rand.IntN(o.size())}
+	return &Picker{PickerOptions: o, wanted: ports, next: rand.IntN(o.size()), passes: maxPasses}
 }
 
 func (o *PickerOptions) size() int { return o.Last - o.First + 1 }
@@ -50,30 +59,45 @@ func (k *Picker) Keep() []portmap.Port {
 	if err != nil {
 		return nil
 	}
+	recorded := r.Ports
+	if slices.Contains(r.Unserved, portmap.Capability) { // it has no ports, only requested ones
+		recorded, _ = portmap.Mappings(r.RequestedPorts, portmap.Options{IgnoreHostIP: k.IgnoreHostIP})
+	}
 	ports := slices.Clone(k.wanted)
-	used := map[int]bool{}
+	used, picked := k.numbers(), map[int]bool{}
 	for i, p := range ports {
 		if p.Value != 0 {
 			continue
 		}
-		n := slices.IndexFunc(r.Ports, func(m portmap.Mapping) bool {
+		n := slices.IndexFunc(recorded, func(m portmap.Mapping) bool {
 			ports[i].Value = m.HostPort
-			return !used[m.HostPort] && k.has(r, ports[i])
+			return !used[m.HostPort] && k.isIn(recorded, ports[i])
 		})
 		if n < 0 {
 			return nil
 		}
-		used[r.Ports[n].HostPort] = true
+		used[recorded[n].HostPort], picked[recorded[n].HostPort] = true, true
 	}
-	k.picked, k.kept = used, true
+	k.picked, k.kept = picked, true
 	return ports
 }
 
-// has reports whether a record has all mappings of a port.
-func (k *Picker) has(r *record.Record, p portmap.Port) bool {
+// numbers returns the numbers of the wanted ports that have one.
+func (k *Picker) numbers() map[int]bool {
+	numbers := map[int]bool{}
+	for _, p := range k.wanted {
+		for n := range max(p.Range, 1) {
+			numbers[p.Value+n] = p.Value != 0
+		}
+	}
+	return numbers
+}
+
+// isIn reports whether mappings contain all those of a port.
+func (k *Picker) isIn(recorded []portmap.Mapping, p portmap.Port) bool {
 	mappings, err := portmap.Mappings([]portmap.Port{p}, portmap.Options{IgnoreHostIP: k.IgnoreHostIP})
 	return err == nil && !slices.ContainsFunc(mappings, func(m portmap.Mapping) bool {
-		return !slices.ContainsFunc(r.Ports, func(is portmap.Mapping) bool {
+		return !slices.ContainsFunc(recorded, func(is portmap.Mapping) bool {
 			is.Label = m.Label
 			return is == m
 		})
@@ -83,12 +107,7 @@ func (k *Picker) has(r *record.Record, p portmap.Port) bool {
 // Pick returns the ports with numbers that seem to be free. Every call tries others.
 func (k *Picker) Pick(ctx context.Context) ([]portmap.Port, error) {
 	ports := slices.Clone(k.wanted)
-	used := map[int]bool{}
-	for _, p := range ports {
-		for n := range max(p.Range, 1) {
-			used[p.Value+n] = true
-		}
-	}
+	used := k.numbers()
 	k.picked, k.kept = map[int]bool{}, false
 	for i, p := range ports {
 		if p.Value != 0 {
@@ -116,6 +135,14 @@ func (k *Picker) Pick(ctx context.Context) ([]portmap.Port, error) {
 
 // candidate returns the next number of the range, and ErrNoPort after the last one.
 func (k *Picker) candidate() (int, error) {
+	if n := len(k.spare); n > 0 {
+		candidate := k.spare[n-1]
+		k.spare = k.spare[:n-1]
+		return candidate, nil
+	}
+	if k.tried == k.size() && k.lost && k.passes > 1 {
+		k.tried, k.passes = 0, k.passes-1
+	}
 	if k.tried == k.size() {
 		return 0, fmt.Errorf("pick a host port for allocation %q: %w of %d-%d", k.ID, allocnet.ErrNoPort, k.First, k.Last)
 	}
@@ -130,23 +157,44 @@ func (k *Picker) isFree(p portmap.Port) bool {
 	if err != nil {
 		return true // Setup returns the error
 	}
-	return !k.Store.IsReserved(p.Value) && Unused(mappings)
+	return (k.isFreed(p.Value) || !k.Store.IsReserved(p.Value)) && Unused(mappings)
+}
+
+// isFreed reports whether the same change unpublishes a port of the allocation.
+func (k *Picker) isFreed(port int) bool {
+	return slices.ContainsFunc(k.Freed, func(p portmap.Port) bool { return p.Value <= port && port < p.Value+max(p.Range, 1) })
 }
 
 // Again reports whether an error is about a number that was picked, so that others may do.
 func (k *Picker) Again(err error) bool {
+	taken, ok := k.taken(err)
+	if !ok {
+		return false
+	}
+	k.lost = true
+	for n := range k.picked {
+		if n != taken {
+			k.spare = append(k.spare, n)
+		}
+	}
+	return true
+}
+
+// taken returns the picked number that an error is about.
+func (k *Picker) taken(err error) (port int, ok bool) {
 	var conflict *portmap.ConflictError
 	var taken *allocnet.PortTakenError
 	var listener *allocnet.ListenerError
 	switch {
 	case errors.As(err, &conflict):
-		return k.picked[conflict.Mapping.HostPort] && conflict.OtherID != k.ID
+		port = conflict.Mapping.HostPort
+		return port, k.picked[port] && (conflict.OtherID != k.ID || k.isFreed(port))
 	case errors.As(err, &taken):
-		return k.picked[taken.Mapping.HostPort]
+		port = taken.Mapping.HostPort
 	case errors.As(err, &listener):
-		return k.picked[listener.Mapping.HostPort]
+		port = listener.Mapping.HostPort
 	}
-	return false
+	return port, k.picked[port]
 }
 
 // Kept reports whether the last ports were those of Keep.
