@@ -43,6 +43,9 @@ func (c *Configurator) CheckOnly(ctx context.Context, a Allocation) error {
 func (c *Configurator) CheckAll(ctx context.Context, ids []string) map[string]error {
 	health := make(map[string]error, len(ids))
 	for _, o := range c.checkAll(checkOnce(ctx), Scope{}, ids) {
+		if errors.Is(o.err, errUnchecked) {
+			o.err = nil
+		}
 		if !errors.Is(o.err, errGone) && (o.err == nil || ctx.Err() == nil) {
 			health[o.id] = o.err
 		}
@@ -67,7 +70,8 @@ func (c *Configurator) check(ctx context.Context, a Allocation, repairs bool) er
 		return fmt.Errorf("allocation %q: %w", a.ID, ErrNotFound)
 	}
 	p := c.planOf(r)
-	if err = c.checkRecord(ctx, p); !repairs || !errors.Is(err, ErrUnhealthy) {
+	err = c.checkRecord(ctx, p)
+	if !repairs || !errors.Is(err, ErrUnhealthy) && !(err == nil && p.Unchecked()) {
 		return err
 	}
 	release, err := c.lockNetworks(ctx, r)

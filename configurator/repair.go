@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/iptables"
 	"github.com/allocnet/allocnet/internal/netlink/announce"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
@@ -24,7 +25,7 @@ import (
 // connections of an allocation.
 //
 // Repair runs CHECK of each allocation. It restores what the unhealthy ones lack at once, see
-// Restore, and then repairs those that are still unhealthy, from the oldest to the newest. If
+// Restore, and so for networks without CHECK, and then repairs those that are still unhealthy, from the oldest to the newest. If
 // attachments of one container share a host port, the port therefore leads to the first one
 // again. An object that allocations share counts for the oldest of them.
 //
@@ -56,7 +57,7 @@ func (c *Configurator) repair(ctx context.Context, s Scope) (*RepairReport, erro
 	defer sortReport(report)
 	var unhealthy []string
 	outcomes := slices.DeleteFunc(c.checkAll(checkOnce(ctx), s, ids), func(o outcome) bool {
-		is := errors.Is(o.err, ErrUnhealthy)
+		is := errors.Is(o.err, ErrUnhealthy) || errors.Is(o.err, errUnchecked)
 		if is {
 			unhealthy = append(unhealthy, o.id)
 		}
@@ -107,8 +108,11 @@ func (c *Configurator) repairUnhealthy(ctx context.Context, s Scope, ids []strin
 	outcomes := c.checkAll(ctx, s, ids)
 	for i := range outcomes {
 		o := &outcomes[i]
-		if errors.Is(o.err, ErrUnhealthy) {
+		switch {
+		case errors.Is(o.err, ErrUnhealthy):
 			o.done, o.err = c.repairOne(ctx, s, o.id)
+		case errors.Is(o.err, errUnchecked):
+			o.err = restored[o.id].Err
 		}
 		if o.err == nil && !o.done && restored[o.id].Changed {
 			o.done = true
@@ -128,7 +132,11 @@ func (c *Configurator) checkAll(ctx context.Context, s Scope, ids []string) []ou
 			}
 			release, _ := netns.Open(p.Record) // CHECK reports the error
 			defer release()
-			return c.checkRecord(ctx, p)
+			err := c.checkRecord(ctx, p)
+			if err == nil && p.Unchecked() {
+				err = errUnchecked
+			}
+			return err
 		})
 	})
 }
@@ -151,6 +159,9 @@ func sortReport(r *RepairReport) {
 		slices.Sort(list)
 	}
 }
+
+// errUnchecked: no fault was found, but a network of the allocation has no CHECK.
+var errUnchecked = errors.New("a network has no CHECK")
 
 // errGone: another operation has torn the allocation down.
 var errGone = errors.New("the record no longer exists")
@@ -204,6 +215,9 @@ func (c *Configurator) checkAndRepair(ctx context.Context, p *plan.Plan) (repair
 		}
 	}
 	err = c.checkRecord(ctx, p)
+	if err == nil && gone == nil && p.Unchecked() {
+		return c.restoreUnchecked(ctx, p)
+	}
 	if gone != nil || !errors.Is(err, ErrUnhealthy) || p.Phase != record.Ready {
 		return false, err
 	}
@@ -220,6 +234,24 @@ func (c *Configurator) checkAndRepair(ctx context.Context, p *plan.Plan) (repair
 	}
 	c.cfg.Logger.Warn("network was not as it was set up; restored what was missing", "alloc", p.ID, "found", redact.Text(err.Error()))
 	return true, nil
+}
+
+// restoreUnchecked restores what CHECK does not find to be missing because a network has none.
+func (c *Configurator) restoreUnchecked(ctx context.Context, p *plan.Plan) (changed bool, err error) {
+	err = c.step(ctx, StepRepair, p.Record, func(ctx context.Context) error {
+		restored := map[string]engine.Restored{}
+		if Engine(p.Engine) != EngineNative {
+			c.restoreOthers(ctx, []*plan.Plan{p}, restored)
+		} else if err := c.restoreNative(ctx, []*plan.Plan{p}, restored); err != nil {
+			return err
+		}
+		changed = restored[p.ID].Changed
+		return restored[p.ID].Err
+	})
+	if err != nil {
+		return false, fmt.Errorf("allocation %q: %w: %w", p.ID, ErrNotChecked, err)
+	}
+	return changed, nil
 }
 
 // repairFaults repairs the faults that CHECK found, and reports whether the engine is able to.

@@ -348,3 +348,51 @@ func TestAddressWithoutLeaseAndElements(t *testing.T) {
 	require.NoError(t, other.Close())
 	require.NoError(t, h.Teardown(t.Context(), Allocation{ID: "a"}))
 }
+
+// TestRepairWithoutCheck: what a flush has removed of a network without CHECK is restored, although no
+// CHECK finds it.
+func TestRepairWithoutCheck(t *testing.T) {
+	for name, edit := range map[string]func(string) string{
+		"version":  func(text string) string { return strings.Replace(text, `"1.0.0"`, `"0.3.1"`, 1) },
+		"disabled": func(text string) string { return strings.Replace(text, `"name"`, `"disableCheck":true,"name"`, 1) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, _ := nativeHost(t, "1.0.0", `{"type":"firewall"}`, `{"type":"portmap","capabilities":{"portMappings":true}}`)
+			h.cfg.RepairOnCheck = true
+			h.file("net.conflist", edit(h.read("net.conflist")))
+			a := h.alloc("a")
+			a.Ports = []portmap.Port{tcpPort(8080, 80)}
+			status, err := h.Setup(t.Context(), a)
+			require.NoError(t, err)
+			for operation, repair := range map[string]func(){
+				"Repair": func() {
+					report, err := h.Repair(t.Context())
+					require.NoError(t, err)
+					require.Equal(t, &RepairReport{Healthy: []string{}, Repaired: []string{"a"}, Broken: []string{}}, report)
+					report, err = h.Repair(t.Context())
+					require.NoError(t, err)
+					require.Equal(t, &RepairReport{Healthy: []string{"a"}, Repaired: []string{}, Broken: []string{}}, report)
+				},
+				"CheckAndRepair": func() {
+					repaired, err := h.CheckAndRepair(t.Context(), "a")
+					require.NoError(t, err)
+					require.True(t, repaired)
+					repaired, err = h.CheckAndRepair(t.Context(), "a")
+					require.NoError(t, err)
+					require.False(t, repaired)
+				},
+				"Check": func() { require.NoError(t, h.Check(t.Context(), a)) },
+				"Setup": func() {
+					_, err := h.Setup(t.Context(), a)
+					require.NoError(t, err)
+				},
+			} {
+				flushRuleset(t)
+				require.Equal(t, map[string]error{"a": nil}, h.CheckAll(t.Context(), []string{"a"}), operation)
+				repair()
+				requirePublished(t, status, 8080, 80)
+			}
+			require.NoError(t, h.Teardown(t.Context(), a))
+		})
+	}
+}

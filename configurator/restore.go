@@ -123,7 +123,6 @@ func (c *Configurator) restoreAll(ctx context.Context, s Scope, ids []string) (r
 	}
 	plans := c.plansToRestore(s, locked)
 	var native, others []*plan.Plan
-	var requests []*engine.Request
 	var networks []string
 	for _, p := range plans {
 		order = append(order, p.ID)
@@ -138,12 +137,7 @@ func (c *Configurator) restoreAll(ctx context.Context, s Scope, ids []string) (r
 			others = append(others, p)
 			continue
 		}
-		request, err := c.request(p)
-		if err != nil {
-			restored[p.ID] = engine.Restored{Check: true, Err: err}
-			continue
-		}
-		native, requests = append(native, p), append(requests, request)
+		native = append(native, p)
 	}
 	slices.Sort(networks)
 	release, err := c.store.Share(ctx, slices.Compact(networks))
@@ -151,17 +145,32 @@ func (c *Configurator) restoreAll(ctx context.Context, s Scope, ids []string) (r
 		return restored, order, err
 	}
 	defer release()
+	c.restoreOthers(ctx, others, restored)
+	return restored, order, c.restoreNative(ctx, native, restored)
+}
+
+// restoreNative restores allocations whose plugins run in the process, and adds the outcomes.
+func (c *Configurator) restoreNative(ctx context.Context, plans []*plan.Plan, restored map[string]engine.Restored) error {
+	var ids []string
+	var requests []*engine.Request
+	for _, p := range plans {
+		request, err := c.request(p)
+		if err != nil {
+			restored[p.ID] = engine.Restored{Check: true, Err: err}
+			continue
+		}
+		ids, requests = append(ids, p.ID), append(requests, request)
+	}
+	if len(requests) == 0 {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
-	c.restoreOthers(ctx, others, restored)
-	if len(requests) == 0 {
-		return restored, order, nil
-	}
 	outcomes, err := c.native.Restore(ctx, requests)
 	for i := range outcomes {
-		restored[native[i].ID] = outcomes[i]
+		restored[ids[i]] = outcomes[i]
 	}
-	return restored, order, err
+	return err
 }
 
 // plansToRestore returns the plans of the allocations of a scope that are set up and whose

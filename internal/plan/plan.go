@@ -72,6 +72,11 @@ func (p *Plan) Readable() []*conflist.Network {
 	return slices.DeleteFunc(slices.Clone(p.Networks), func(n *conflist.Network) bool { return n == nil })
 }
 
+// Unchecked reports whether a network of the plan has no CHECK.
+func (p *Plan) Unchecked() bool {
+	return slices.ContainsFunc(p.Networks, func(n *conflist.Network) bool { return n != nil && !n.HasCheck() })
+}
+
 // Drop removes all attachments from the record.
 func (p *Plan) Drop() { p.Attachments, p.Networks, p.Unreadable = nil, nil, nil }
 

@@ -18,6 +18,7 @@ import (
 	"sync/atomic"
 
 	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/allocnet/allocnet/internal/iptables"
 )
@@ -85,6 +86,13 @@ const PodAnnotationsCapability = "io.kubernetes.cri.pod-annotations"
 // use such a network: allocnet would call itself.
 func (n *Network) IsOurs() bool {
 	return slices.ContainsFunc(n.List.Plugins, func(p *libcni.PluginConfig) bool { return p.Network.Type == OwnType })
+}
+
+// HasCheck reports whether runtimes may run CHECK for the network: version 0.4.0 of the CNI
+// specification introduced it, and a configuration may disable it.
+func (n *Network) HasCheck() bool {
+	since, err := version.GreaterThanOrEqualTo(n.List.CNIVersion, "0.4.0")
+	return err == nil && since && !n.List.DisableCheck
 }
 
 // IsLoopback reports whether the network consists only of the loopback interface.
