@@ -61,7 +61,7 @@ func TestAddressOfARemoval(t *testing.T) {
 	require.NoError(t, other.Teardown(t.Context(), Allocation{ID: "a"}))
 	require.Equal(t, 1, other.Pending())
 	h.sleep = func(ctx context.Context, d time.Duration) error {
-		other.backlog.settle(ctx)
+		other.backlog.settle(ctx, 0)
 		return h.recordSleep(ctx, d)
 	}
 	b := h.alloc("b")

@@ -23,6 +23,9 @@ import (
 // them in Setup. A later Setup of the ID must request the networks that the allocation has then,
 // else it returns ErrDifferent.
 //
+// If an address or a port of a bridge is missing that removals behind their Teardown still have,
+// Attach waits for them as Setup does.
+//
 // Attach needs a network whose plugins all are native ones; otherwise it returns
 // ErrCannotUpdate. It returns ErrInUse if the interface exists, ErrNotFound if the allocation is
 // not set up, a *RevisionError as Update does, and the errors of ADD. After an error nothing has
@@ -48,6 +51,7 @@ func (c *Configurator) Attach(ctx context.Context, id, network string, o AttachO
 // addNetwork adds an attachment with the given interface. Without a name, it passes over those
 // that something else has in the network namespace, such as another allocation of a runtime.
 func (c *Configurator) addNetwork(ctx context.Context, p *plan.Plan, n *conflist.Network, given string) (*Status, error) {
+	settled := false
 	for number := 0; ; number++ {
 		name := given
 		if name == "" {
@@ -59,7 +63,13 @@ func (c *Configurator) addNetwork(ctx context.Context, p *plan.Plan, n *conflist
 		if err != nil {
 			return nil, fmt.Errorf("attach allocation %q to network %q: %w", p.ID, n.Name, err)
 		}
+		since := c.backlog.moment()
 		status, err := c.addAttachment(ctx, p, one)
+		if !settled && ctx.Err() == nil && !errors.Is(err, ErrIncomplete) && lacks(err) && (c.backlog.settle(ctx, since) || c.yieldSlots(one)) {
+			settled = true // for one more ADD, as in Setup
+			number--
+			continue
+		}
 		if given != "" || !errors.Is(err, ErrInUse) || number == maxInterfaces {
 			return status, err
 		}

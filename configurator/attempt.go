@@ -21,6 +21,7 @@ func (c *Configurator) addWithRetries(ctx context.Context, p *plan.Plan) (*Statu
 	var failures attempts
 	settled := false
 	for {
+		since := c.backlog.moment()
 		status, err := c.add(ctx, p)
 		if err == nil {
 			return status, nil
@@ -30,7 +31,7 @@ func (c *Configurator) addWithRetries(ctx context.Context, p *plan.Plan) (*Statu
 			return nil, failures.join(fmt.Errorf("roll back: %w", err))
 		}
 		held := c.isHeld(p, err)
-		if !settled && !held && ctx.Err() == nil && lacks(err) && (c.backlog.settle(ctx) || c.yieldSlots(p)) {
+		if !settled && !held && ctx.Err() == nil && lacks(err) && (c.backlog.settle(ctx, since) || c.yieldSlots(p)) {
 			settled = true // for one more ADD, whatever Retry says
 			if err := c.recordIntent(p); err != nil {
 				return nil, failures.join(err, c.store.Delete(p.ID))

@@ -26,6 +26,7 @@ type backlog struct {
 
 	mu       sync.Mutex
 	taken    int
+	ended    uint64              // how many removals there were
 	removals map[string]*removal // by ID
 	queue    []*removal          // not yet begun, oldest first
 	newest   time.Time           // when the last one was added
@@ -109,6 +110,7 @@ func (b *backlog) forget(one *removal) {
 	if b.removals[one.plan.ID] == one {
 		delete(b.removals, one.plan.ID)
 		b.taken--
+		b.ended++
 		close(one.done)
 	}
 }
@@ -244,11 +246,19 @@ func (b *backlog) rush() {
 	}
 }
 
+// moment returns the moment for settle.
+func (b *backlog) moment() uint64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ended
+}
+
 // settle waits for the removals that exist now, at most settleTime. It reports whether there
-// were any.
-func (b *backlog) settle(ctx context.Context) (any bool) {
+// were any since a moment.
+func (b *backlog) settle(ctx context.Context, since uint64) (any bool) {
 	b.mu.Lock()
 	now := slices.Collect(maps.Values(b.removals))
+	any = len(now) > 0 || b.ended != since
 	b.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, b.settleTime)
 	defer cancel()
@@ -257,7 +267,7 @@ func (b *backlog) settle(ctx context.Context) (any bool) {
 			break
 		}
 	}
-	return len(now) > 0
+	return any
 }
 
 // close waits at most drainTime for the removals, and stops those that are left then. Their

@@ -315,11 +315,62 @@ type failingAdd struct {
 	nativeEngine
 	err   error
 	calls int
+	first func() // called by the first ADD
 }
 
 func (f *failingAdd) Add(context.Context, *engine.Request) ([]*types100.Result, error) {
-	f.calls++
+	if f.calls++; f.calls == 1 && f.first != nil {
+		f.first()
+	}
 	return nil, f.err
+}
+
+// TestRemovalsEndDuringAdd: an ADD that fails for want of an address is run once more also if the
+// removals that had one have ended meanwhile.
+func TestRemovalsEndDuringAdd(t *testing.T) {
+	for name, add := range map[string]func(*testHost) error{
+		"Setup":  func(h *testHost) error { _, err := h.Setup(h.t.Context(), h.alloc("b")); return err },
+		"Attach": func(h *testHost) error { _, err := h.Attach(h.t.Context(), "c", "more", AttachOptions{}); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, _ := pausedHost(t)
+			h.cfg.Retry.Attempts = 1
+			h.file("more.conflist", `{"cniVersion":"1.0.0","name":"more","plugins":[{"type":"ptp"}]}`)
+			for _, id := range []string{"a", "c"} {
+				_, err := h.Setup(t.Context(), h.alloc(id))
+				require.NoError(t, err)
+			}
+			require.NoError(t, h.Teardown(t.Context(), Allocation{ID: "a"}))
+			f := &failingAdd{nativeEngine: h.native, err: ErrExhausted, first: func() {
+				require.Equal(t, 1, h.Pending())
+				h.settle()
+			}}
+			h.native = f
+			require.ErrorIs(t, add(h), ErrExhausted)
+			require.Equal(t, 2, f.calls)
+			h.native = f.nativeEngine
+			require.NoError(t, h.Teardown(t.Context(), Allocation{ID: "c"}))
+		})
+	}
+}
+
+// TestAttachWaitsForRemovals: Attach gets the last address of a network, which a removal has.
+func TestAttachWaitsForRemovals(t *testing.T) {
+	h, _ := pausedHost(t)
+	h.file("more.conflist", `{"cniVersion":"1.0.0","name":"more","plugins":[{"type":"ptp","ipam":{"type":"host-local",
+		"dataDir":"`+h.dir+`","ranges":[[{"subnet":"10.79.0.0/24","rangeStart":"10.79.0.9","rangeEnd":"10.79.0.9"}]]}}]}`)
+	more := h.alloc("more")
+	more.Networks = []string{"more"}
+	_, err := h.Setup(t.Context(), more)
+	require.NoError(t, err)
+	_, err = h.Setup(t.Context(), h.alloc("a"))
+	require.NoError(t, err)
+	require.NoError(t, h.Teardown(t.Context(), more))
+	require.Equal(t, 1, h.Pending())
+	s, err := h.Attach(t.Context(), "a", "more", AttachOptions{})
+	require.NoError(t, err)
+	require.Equal(t, "10.79.0.9/24", s.Interfaces[len(s.Interfaces)-1].Addresses[0].Address)
+	require.NoError(t, h.Teardown(t.Context(), Allocation{ID: "a"}))
 }
 
 // TestOnlyWhatIsNotFreeWaitsForRemovals: while removals follow their Teardowns, an ADD that fails for

@@ -98,7 +98,7 @@ func (c *Configurator) PlanGC(ctx context.Context, s Scope) (*GCReport, error) {
 }
 
 func (c *Configurator) gc(ctx context.Context, s Scope) (*GCReport, error) {
-	c.backlog.settle(ctx) // these allocations are torn down already
+	c.backlog.settle(ctx, 0) // these allocations are torn down already
 	networks, err := c.scopeNetworks(s)
 	errs := []error{err}
 	known, err := c.known(ctx, s)

@@ -19,7 +19,7 @@ func TestHistory(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, h.Check(t.Context(), a))
 	require.NoError(t, h.Teardown(t.Context(), a))
-	h.backlog.settle(t.Context())
+	h.backlog.settle(t.Context(), 0)
 	b := h.alloc("b")
 	b.Networks = []string{"nowhere"}
 	_, err = h.Setup(t.Context(), b)

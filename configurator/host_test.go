@@ -183,7 +183,7 @@ func found(s *Status) *Status {
 // settle waits until the background has deleted what Teardown left to it.
 func (h *testHost) settle() {
 	h.t.Helper()
-	h.backlog.settle(context.Background())
+	h.backlog.settle(context.Background(), 0)
 	require.Empty(h.t, h.backlog.removals)
 }
 
