@@ -1,9 +1,11 @@
 package configurator
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -95,18 +97,43 @@ func checkInterface(inside *rtnl.Sandbox, want Interface) error {
 	return nil
 }
 
+// netnsDestroyTime bounds how long Setup waits for the kernel, which destroys a namespace and its
+// interfaces in the background.
+const netnsDestroyTime = 2 * time.Second
+
 // lostNetns reports whether the namespace of an allocation no longer exists while Setup
 // requests another one. If a namespace is destroyed, so are its interfaces and their peers on
-// the host. If the allocation has no peer on the host, lostNetns returns false.
-func (c *Configurator) lostNetns(current *plan.Plan, wanted *record.Record) bool {
+// the host. If the allocation has no peer on the host, lostNetns returns false. If the recorded path
+// leads to the other namespace, it waits for the kernel.
+func (c *Configurator) lostNetns(ctx context.Context, current *plan.Plan, wanted *record.Record) bool {
 	if current.SameNetns(wanted) || plan.Difference(current.Record, wanted) != "" {
 		return false
 	}
-	if current.FormerBoot {
+	if current.FormerBoot || hostEndsGone(current.Record) {
 		return true
 	}
+	if current.Netns != wanted.Netns {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, netnsDestroyTime)
+	defer cancel()
+	for pause := time.Millisecond; ctx.Err() == nil; pause *= 2 {
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+		if hostEndsGone(current.Record) {
+			return true
+		}
+	}
+	return false
+}
+
+// hostEndsGone reports whether the peers on the host of a record's interfaces no longer exist, and
+// there were any.
+func hostEndsGone(r *record.Record) bool {
 	lost := false
-	for _, a := range current.Attachments {
+	for _, a := range r.Attachments {
 		result, err := engine.ParseResult(a.Result)
 		if err != nil {
 			return false

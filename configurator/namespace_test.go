@@ -228,3 +228,29 @@ func TestNamespaceThatCannotBeLookedAt(t *testing.T) {
 	}
 	h.requireNoRecords()
 }
+
+// TestSetupInAReplacedNamespace: Setup directly after the namespace was destroyed and made again waits
+// until the kernel has destroyed the former one. If another mount keeps that alive, it is refused.
+func TestSetupInAReplacedNamespace(t *testing.T) {
+	h, _ := nativeHost(t, "1.0.0")
+	a := Allocation{ID: "a", Netns: filepath.Join(sandbox.DefaultDir, "replaced")} // h.alloc would keep it open
+	again := func() error {
+		require.NoError(t, sandbox.Destroy(a.Netns))
+		s, err := sandbox.Create(filepath.Base(a.Netns))
+		require.NoError(t, err)
+		require.NoError(t, s.Close())
+		_, err = h.Setup(t.Context(), a)
+		return err
+	}
+	t.Cleanup(func() { require.NoError(t, sandbox.Destroy(a.Netns)) })
+	for range 5 {
+		require.NoError(t, again())
+	}
+	kept, err := sandbox.Open(a.Netns)
+	require.NoError(t, err)
+	require.ErrorIs(t, again(), ErrDifferent)
+	require.NoError(t, kept.Close())
+	_, err = h.Setup(t.Context(), a)
+	require.NoError(t, err)
+	require.NoError(t, h.Teardown(t.Context(), a))
+}

@@ -155,7 +155,7 @@ func (c *Configurator) setup(ctx context.Context, a Allocation, p *plan.Plan) (*
 		return nil, err
 	}
 	c.backlog.removed(a.ID)
-	if current != nil && !c.lostNetns(current, p.Record) {
+	if current != nil && !c.lostNetns(ctx, current, p.Record) {
 		return c.setupExisting(ctx, current, p.Record)
 	}
 	if current != nil {
