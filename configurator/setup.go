@@ -13,6 +13,7 @@ import (
 	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/internal/state/netns"
 	"github.com/allocnet/allocnet/internal/state/record"
+	"github.com/allocnet/allocnet/internal/state/statedir"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -204,6 +205,8 @@ func (c *Configurator) currentPlan(ctx context.Context, a Allocation) (*plan.Pla
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
+	case errors.Is(err, statedir.ErrNotOurs): // the allocation may be healthy
+		return nil, err
 	case unreadable(err):
 		c.cfg.Logger.Warn("record cannot be read; removing everything that belongs to the allocation", "alloc", a.ID, "error", err)
 		return nil, c.removeUnrecorded(ctx, a)

@@ -535,3 +535,25 @@ func (d *during) Err() error {
 	}
 	return err
 }
+
+// TestSetupWithARecordOfOthers: Setup does not replace a network because others than root may have
+// changed its record. It says what is wrong.
+func TestSetupWithARecordOfOthers(t *testing.T) {
+	h, _ := nativeHost(t, "1.0.0")
+	a := h.alloc("a")
+	before, err := h.Setup(t.Context(), a)
+	require.NoError(t, err)
+	file := filepath.Join(h.cfg.StateDir, "allocs", "a.json")
+	require.NoError(t, os.Chmod(file, 0o666))
+	_, err = h.Setup(t.Context(), a)
+	require.ErrorAs(t, err, new(*RecordError))
+	require.ErrorContains(t, err, "chmod it go-w")
+	require.NoError(t, os.Chmod(file, 0o600))
+	again, err := h.Setup(t.Context(), a)
+	require.NoError(t, err)
+	require.False(t, again.Created)
+	require.Equal(t, before.Address, again.Address)
+	require.NoError(t, os.Chmod(file, 0o666))
+	require.NoError(t, h.Teardown(t.Context(), a), "a teardown needs no record")
+	h.requireNoRecords()
+}

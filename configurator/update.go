@@ -37,8 +37,8 @@ import (
 // them. Tracked connections that the policy or the labels deny from then on end.
 //
 // Update first repairs what another program has removed, as CheckAndRepair does. If it cannot, it
-// changes the allocation nevertheless, and the Status has a warning. The kernel then has what the
-// Change names, also if the record has it already; the Revision stays if the record has all of it. If
+// changes the allocation nevertheless, and the Status has a warning. Update applies the Change to the
+// kernel even if the record already contains it. The Revision changes only if the record changes. If
 // the network cannot be changed (ErrCannotUpdate), such a Change runs CHECK instead, and Update
 // returns the errors of Check.
 //
@@ -48,8 +48,8 @@ import (
 // A change of ports needs the native plugin portmap with its own backend, and one of bandwidth
 // the native plugin bandwidth without limits in its configuration; otherwise Update returns
 // ErrCannotUpdate, or an *UnservedError if no plugin declares the capability. It returns
-// ErrNotFound if the allocation is not set up, a *RevisionError if it has another revision than
-// the Change, and for host ports the errors of Setup. After an error nothing has changed,
+// ErrNotFound if the allocation is not set up or its network namespace is gone (then also
+// ErrInvalidAllocation), a *RevisionError if it has another revision than the Change, and for host ports the errors of Setup. After an error nothing has changed,
 // unless the change could not be undone. Then, and after the death of the process, Recover,
 // Repair, Setup and the next Update of the allocation finish it: the allocation has either all
 // that it had before the change or all that it has after it.

@@ -211,7 +211,7 @@ func TestLsShowsWhatCanBeRead(t *testing.T) {
 	report := got.failure(t, exitFailure)
 	require.Equal(t, 1, strings.Count(report.Error, `record of allocation "broken"`), report.Error)
 	require.Equal(t, "unreadable-record", report.Kind)
-	require.Contains(t, report.Hint, broken+" is damaged: `allocnet teardown broken --netns PATH`")
+	require.Contains(t, report.Hint, "if the owner or the mode of "+broken+" is wrong, correct it (chown root, chmod go-w); if it is damaged, `allocnet teardown broken --netns PATH`")
 	for _, args := range [][]string{{"gc", "--live", "web"}, {"gc", "--live", "web,broken"}, {"gc", "--live", "web", "--dry-run"}} {
 		report = w.run(append(args, "--json")...).failure(t, exitFailure)
 		require.Equal(t, 1, strings.Count(report.Error, `record of allocation "broken"`), report.Error)

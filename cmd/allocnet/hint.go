@@ -285,8 +285,8 @@ func recordHint(err error) string {
 	if errors.Is(e, allocnet.ErrNewer) {
 		return fmt.Sprintf("use the newer allocnet that wrote %s", e.File)
 	}
-	return fmt.Sprintf("%s is damaged: `allocnet teardown %s[--netns| --netns PATH`, with the path of its network namespace,|`] "+
-		"removes the allocation without it", e.File, e.ID)
+	return fmt.Sprintf("if the owner or the mode of %[1]s is wrong, correct it (chown root, chmod go-w); if it is damaged, "+
+		"`allocnet teardown %[2]s[--netns| --netns PATH`, with the path of its network namespace,|`] removes the allocation without it", e.File, e.ID)
 }
 
 // oldAddress matches the error of the reference and of the native bridge plugin for a

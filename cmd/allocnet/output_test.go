@@ -94,7 +94,7 @@ func TestHints(t *testing.T) {
 		"allocnet teardown ID":        fmt.Errorf("x: %w", configurator.ErrSetUp),
 		"is unchanged":                fmt.Errorf("x: %w: %w", configurator.ErrNotChecked, context.DeadlineExceeded),
 		"ip link del allocnet0":       errors.New(`plugin type="bridge" failed (add): failed to set bridge addr: "allocnet0" already has an IP address different from 10.9.0.1/16`),
-		"/s/a.json is damaged: `allocnet teardown a --netns PATH`": fmt.Errorf("x: %w", &allocnet.RecordError{ID: "a", File: "/s/a.json", Err: errors.New("x")}),
+		"if the owner or the mode of /s/a.json is wrong, correct it (chown root, chmod go-w); if it is damaged, `allocnet teardown a --netns PATH`": fmt.Errorf("x: %w", &allocnet.RecordError{ID: "a", File: "/s/a.json", Err: errors.New("x")}),
 		"repeat `allocnet setup` of a broken":                      &brokenError{1, fmt.Errorf("x: %w", configurator.ErrUnhealthy)},
 		"if it hangs":                                              &brokenError{1, fmt.Errorf("x: %w", configurator.ErrNotChecked)},
 		"do as I say":                                              fmt.Errorf("x: %w", stepError{fs.ErrPermission, "do as I say"}),

@@ -16,6 +16,7 @@ import (
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/state/record"
+	"github.com/allocnet/allocnet/internal/state/statedir"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -32,8 +33,11 @@ func unreadable(err error) (findings []Finding) {
 		return []Finding{find("not-checked", "records", err.Error(), "remove the cause, then: allocnet doctor")}
 	}
 	repair := "allocnet teardown " + broken.ID + " --netns PATH (the path of its network namespace)"
-	if errors.Is(err, allocnet.ErrNewer) {
+	switch {
+	case errors.Is(err, allocnet.ErrNewer):
 		repair = "use the newer allocnet that wrote " + broken.File
+	case errors.Is(err, statedir.ErrNotOurs):
+		repair = "chown root " + broken.File + "; chmod go-w " + broken.File
 	}
 	return []Finding{find("record-unreadable", broken.ID, err.Error(), repair)}
 }
