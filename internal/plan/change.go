@@ -65,22 +65,32 @@ func portsAfter(r *record.Record, change allocnet.Change, o portmap.Options) ([]
 	if err != nil {
 		return nil, fmt.Errorf("%w: publish: %w", allocnet.ErrInvalidAllocation, err)
 	}
-	ports := slices.DeleteFunc(slices.Clone(r.Ports), func(m portmap.Mapping) bool {
-		return slices.ContainsFunc(gone, func(g portmap.Mapping) bool {
-			return g.HostPort == m.HostPort && g.Protocol == m.Protocol && (g.HostIP == "" || g.HostIP == m.HostIP)
-		})
-	})
-	for _, m := range added {
-		if i := slices.IndexFunc(ports, func(has portmap.Mapping) bool { return unlabelled(has) == unlabelled(m) }); i >= 0 {
-			ports[i] = m
-			continue
-		}
-		if _, taken, found := portmap.FindConflict([]portmap.Mapping{m}, ports); found {
-			return nil, &portmap.ConflictError{Mapping: m, Other: taken, ID: r.ID, OtherID: r.ID}
-		}
-		ports = append(ports, m)
+	ends := map[portmap.Mapping]bool{}
+	for _, m := range gone {
+		ends[portmap.Mapping{HostPort: m.HostPort, Protocol: m.Protocol, HostIP: m.HostIP}] = true
 	}
-	return ports, nil
+	ports := slices.DeleteFunc(slices.Clone(r.Ports), func(m portmap.Mapping) bool {
+		host := portmap.Mapping{HostPort: m.HostPort, Protocol: m.Protocol}
+		everywhere := ends[host]
+		host.HostIP = m.HostIP
+		return everywhere || ends[host]
+	})
+	places := map[portmap.Mapping]int{}
+	for i, m := range ports {
+		places[unlabelled(m)] = i
+	}
+	var more []portmap.Mapping
+	for _, m := range added { // they do not overlap each other
+		if i, has := places[unlabelled(m)]; has {
+			ports[i] = m
+		} else {
+			more = append(more, m)
+		}
+	}
+	if m, taken, found := portmap.FindConflict(more, ports); found {
+		return nil, &portmap.ConflictError{Mapping: m, Other: taken, ID: r.ID, OtherID: r.ID}
+	}
+	return append(ports, more...), nil
 }
 
 // ofEveryProtocol returns ports in which no protocol stands for all.
@@ -135,7 +145,11 @@ func (p *Plan) Updating(target *record.Aim) (*Plan, error) {
 
 // Added returns the mappings of after that are not in before.
 func Added(before, after []portmap.Mapping) []portmap.Mapping {
-	return slices.DeleteFunc(slices.Clone(after), func(m portmap.Mapping) bool { return slices.Contains(before, m) })
+	had := make(map[portmap.Mapping]bool, len(before))
+	for _, m := range before {
+		had[m] = true
+	}
+	return slices.DeleteFunc(slices.Clone(after), func(m portmap.Mapping) bool { return had[m] })
 }
 
 // withPorts returns capability arguments with other host ports.

@@ -119,15 +119,22 @@ func publishedBy(ctx context.Context, exec *sdk.Exec, name string, args *sdk.Cmd
 // flushRedirections ends the connections of the mappings in was that are not in is, except
 // those of TCP to a host port that is.
 func flushRedirections(ctx context.Context, conn *conntrack.Conn, was, is []ruleset.Mapping) error {
+	// A TCP connection goes on if its host port leads to the same address, at whatever port.
+	place := func(m ruleset.Mapping) ruleset.Mapping {
+		if m.Protocol == unix.IPPROTO_TCP {
+			m.To = netip.AddrPortFrom(m.To.Addr(), 0)
+		}
+		return m
+	}
+	stays := make(map[ruleset.Mapping]bool, len(is))
+	for _, m := range is {
+		stays[place(m)] = true
+	}
 	var errs []error
 	for family, of := range map[uint8]func(netip.Addr) bool{unix.AF_INET: netip.Addr.Is4, unix.AF_INET6: netip.Addr.Is6} {
 		var gone []conntrack.Redirection
 		for _, m := range was {
-			stays := slices.ContainsFunc(is, func(n ruleset.Mapping) bool {
-				return n == m || m.Protocol == unix.IPPROTO_TCP && n.Protocol == m.Protocol && n.HostPort == m.HostPort &&
-					n.HostIP == m.HostIP && n.To.Addr() == m.To.Addr()
-			})
-			if of(m.To.Addr()) && !stays {
+			if of(m.To.Addr()) && !stays[place(m)] {
 				gone = append(gone, conntrack.Redirection{
 					Port: conntrack.Port{Protocol: m.Protocol, Number: m.HostPort, HostIP: m.HostIP}, To: m.To,
 				})

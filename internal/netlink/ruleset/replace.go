@@ -23,9 +23,11 @@ func (r *Ruleset) Replace(ctx context.Context, before, after *Elements) error {
 		err = r.checkEverywhere(ctx, list)
 	}
 	if err == nil {
-		err = r.replace(ctx, list, slices.DeleteFunc(gone, func(e element) bool {
-			return e.set.shared || slices.ContainsFunc(list, func(stays element) bool { return stays.place() == e.place() })
-		}))
+		stays := make(map[place]bool, len(list))
+		for i := range list {
+			stays[list[i].place()] = true
+		}
+		err = r.replace(ctx, list, slices.DeleteFunc(gone, func(e element) bool { return e.set.shared || stays[e.place()] }))
 	}
 	if err == nil {
 		err = r.restoreRulesOf(ctx, list)
