@@ -119,8 +119,11 @@ func (p *Plan) RequireNative() error {
 // UnservedError reports that no plugin of the plan declares capabilities.
 func (p *Plan) UnservedError(capabilities ...string) error {
 	e := &allocnet.UnservedError{ID: p.ID, Capabilities: capabilities}
+	ofOne := !slices.ContainsFunc(capabilities, func(name string) bool { return !slices.Contains(OneInterface, name) })
 	for _, a := range p.Attachments {
-		e.Networks = append(e.Networks, a.Network)
+		if !ofOne || !a.Attached { // Attach gives no network the capabilities of one interface
+			e.Networks = append(e.Networks, a.Network)
+		}
 	}
 	return e
 }
