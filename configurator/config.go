@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -95,7 +96,7 @@ type Config struct {
 	Backlog int
 	// Pools are the networks for which the Configurator prepares network namespaces in
 	// the background, from New to Close. A Setup with OwnNetns takes one if it requests
-	// nothing but the network and host ports; see Pool.
+	// nothing but the network and host ports; see Pool. With OneShot there are none.
 	Pools []Pool
 	// Retry configures the attempts of an ADD.
 	Retry RetryPolicy
@@ -106,7 +107,8 @@ type Config struct {
 	// Configurator removed itself. It may be called concurrently, and must not call the
 	// Configurator. Default none; the Logger logs the leftovers in any case.
 	OnForced func(id string, removed []Leftover)
-	// Observer is called for every operation and its steps; default none.
+	// Observer is called for every operation and its steps, except CheckAll, CheckAndRepair, Restore,
+	// Force and Audit; default none.
 	Observer Observer
 	// Journal is the maximum size in bytes of the journal below StateDir, from which
 	// History reads; 0 for none. Programs with the same StateDir append to the same one.
@@ -252,7 +254,7 @@ func (c Config) validate() error {
 	bad := func(field string, value any, why string) {
 		errs = append(errs, fmt.Errorf("%w: %s %q: %s", ErrInvalidConfig, field, value, why))
 	}
-	for field, dir := range map[string]string{"ConfDir": c.ConfDir, "StateDir": c.StateDir} {
+	for field, dir := range map[string]string{"ConfDir": c.ConfDir, "StateDir": c.StateDir, "NetnsDir": c.NetnsDir} {
 		if !filepath.IsAbs(dir) {
 			bad(field, dir, "must be an absolute path")
 		}
@@ -276,10 +278,21 @@ func (c Config) validate() error {
 	if c.Timeout < 0 {
 		bad("Timeout", c.Timeout, "must not be negative")
 	}
-	for _, p := range c.Pools {
+	for i, name := range c.Networks {
+		if slices.Contains(c.Networks[:i], name) {
+			bad("Networks", name, "occurs twice")
+		}
+	}
+	for i, p := range c.Pools {
 		if p.Size < 0 || p.Size > MaxPool {
 			bad("Pools", p.Network, fmt.Sprintf("Size %d must be between 0 and %d", p.Size, MaxPool))
 		}
+		if slices.ContainsFunc(c.Pools[:i], func(other Pool) bool { return other.Network == p.Network }) {
+			bad("Pools", p.Network, "occurs twice")
+		}
+	}
+	if c.Journal < 0 {
+		bad("Journal", fmt.Sprint(c.Journal), "must not be negative")
 	}
 	if c.Retry.Attempts < 0 {
 		bad("Retry.Attempts", fmt.Sprint(c.Retry.Attempts), "must not be negative")

@@ -35,6 +35,10 @@ func TestInvalidConfig(t *testing.T) {
 		"slash in prefix":   {Config{InterfacePrefix: "e/"}, "InterfacePrefix"},
 		"engine":            {Config{Engine: "warp"}, `Engine "warp"`},
 		"both":              {Config{Network: "a", Networks: []string{"b"}}, "either Network or Networks"},
+		"relative NetnsDir": {Config{NetnsDir: "netns"}, `NetnsDir "netns"`},
+		"network twice":     {Config{Networks: []string{"a", "b", "a"}}, `Networks "a": occurs twice`},
+		"pool twice":        {Config{Pools: []Pool{{Network: "a", Size: 1}, {Network: "a", Size: 2}}}, `Pools "a": occurs twice`},
+		"journal":           {Config{Journal: -1}, `Journal "-1"`},
 		"timeout":           {Config{Timeout: -1}, "Timeout"},
 		"attempts":          {Config{Retry: RetryPolicy{Attempts: -1}}, "Retry.Attempts"},
 	} {

@@ -61,8 +61,9 @@ func (c *Configurator) noteRestored(id string, took time.Duration, err error) {
 }
 
 // History returns operations that have ended, oldest first, as far as the journal reaches
-// back: Setup, Teardown, Repair, Restore, GC and Recover, of all programs that have a journal in the
-// same state directory, and every CHECK that failed. Without a journal, the list is empty.
+// back: Setup, Update, Attach, Detach, Teardown, Repair, CheckAndRepair, Restore, GC and
+// Recover, of all programs that have a journal in the same state directory, and every CHECK that
+// failed. Without a journal, the list is empty.
 func (c *Configurator) History(ctx context.Context, q HistoryQuery) ([]HistoryEntry, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

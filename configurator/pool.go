@@ -41,8 +41,9 @@ type PoolStatus struct {
 	Ready int
 	// Taken counts Setups that got a prepared namespace, Dry counts Setups that found the
 	// pool empty. Discarded counts the prepared namespaces that were destroyed
-	// without being used: because the network's configuration has changed, or because
-	// another program has removed something of them.
+	// without being used: because the network's configuration has changed, because
+	// another program has removed something of them, because a Setup needed their
+	// addresses, or because the pool was closed.
 	Taken, Dry, Discarded uint64
 	// Err is why the last namespace could not be prepared; nil if it could.
 	Err error
