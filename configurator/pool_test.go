@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -680,4 +681,33 @@ func TestSlotNotRemoved(t *testing.T) {
 			h.requireNoRecords()
 		})
 	}
+}
+
+// ended has the operations that have ended.
+type ended struct {
+	mu   sync.Mutex
+	list []Step
+}
+
+func (e *ended) Begin(ctx context.Context, _ Step) context.Context { return ctx }
+
+func (e *ended) End(_ context.Context, s Step, _ error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if s.Name == "" {
+		e.list = append(e.list, s)
+	}
+}
+
+// TestObserverOfATake: the Observer gets the networks and the engine of a Setup from a pool.
+func TestObserverOfATake(t *testing.T) {
+	h, _ := pooledHost(t, 1)
+	observer := &ended{}
+	h.cfg.Observer = observer
+	a := Allocation{ID: "a", OwnNetns: true, Wait: true}
+	_, err := h.Setup(t.Context(), a)
+	require.NoError(t, err)
+	require.Equal(t, uint64(1), h.Pools()[0].Taken)
+	require.Equal(t, []Step{{Operation: "setup", ID: "a", Networks: []string{"net"}, Engine: EngineNative}}, observer.list)
+	require.NoError(t, h.Teardown(t.Context(), a))
 }

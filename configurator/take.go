@@ -47,18 +47,18 @@ func (c *Configurator) setupFromPool(ctx context.Context, a *Allocation, p *plan
 		return nil, err
 	}
 	c.teardowns.forget(a.ID)
-	t := &taking{Plan: p, alloc: a, pool: pool, slot: s, unlockSlot: sync.OnceFunc(unlock)}
+	t := &taking{Plan: p.Changed(func(*record.Record) {}), alloc: a, pool: pool, slot: s, unlockSlot: sync.OnceFunc(unlock)}
 	defer t.unlockSlot()
 	var status *Status
-	err = c.step(ctx, StepTake, p.Record, func(ctx context.Context) (err error) {
+	err = c.step(ctx, StepTake, t.Record, func(ctx context.Context) (err error) {
 		status, err = c.take(ctx, t)
 		return err
 	})
 	return status, err
 }
 
-// taking is the Setup of an allocation with a slot of a pool. The plan is that of the
-// allocation.
+// taking is the Setup of an allocation with a slot of a pool. The plan is a copy of that of the
+// allocation, with which an ordinary Setup begins if the slot cannot be used.
 type taking struct {
 	*plan.Plan
 	alloc *Allocation
@@ -265,10 +265,5 @@ func (c *Configurator) undoTake(ctx context.Context, t *taking, cause error) err
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return fmt.Errorf("set up allocation %q from a pool: %w", t.ID, errors.Join(cause, err))
 	}
-	t.Drop()
-	fresh, err := c.planSetup(t.alloc)
-	if err == nil {
-		*t.Plan = *fresh
-	}
-	return err
+	return nil
 }
