@@ -128,7 +128,10 @@ func New(cfg Config) (*Configurator, error) {
 	c.netns = &netns.Notes{Store: c.store, Dir: cfg.NetnsDir, Boot: currentBoot, Lock: c.lock}
 	c.store.InBoot(currentBoot)
 	plugins.InBoot(currentBoot)
-	return c, c.openPools()
+	if err := c.openPools(); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
 }
 
 // configurations returns the network configurations of ConfDir and the embedded ones.

@@ -21,8 +21,7 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// nativeEngine is an engine that reports which networks it understands, and that repairs an
-// allocation without a DEL.
+// nativeEngine has what the Configurator uses of native.Engine, so that tests can replace parts of it.
 type nativeEngine interface {
 	engine.Engine
 	Understands(*conflist.Network) bool

@@ -113,6 +113,7 @@ func (c *Configurator) lockRecord(ctx context.Context, a Allocation) (*plan.Plan
 		p.Slot = c.takenSlot(a.ID)
 		if err = c.requireNoNamesake(p); err == nil {
 			err = c.retrace(ctx, p, &a)
+			c.chooseEngine(p)
 		}
 		if err == nil {
 			_, err = c.dropForeignNetns(ctx, p)

@@ -21,7 +21,6 @@ import (
 // their caller is a runtime that names network and interface itself, and the same
 // container may have other attachments.
 func (c *Configurator) retrace(ctx context.Context, p *plan.Plan, a *Allocation) error {
-	defer c.chooseEngine(p)
 	if p.ContainerID != "" || p.Inline || len(p.Attachments) == 0 {
 		return nil
 	}

@@ -183,7 +183,9 @@ func (c *Configurator) removeUnrecordedAs(ctx context.Context, a Allocation, slo
 	if foreign, err := c.isOfAnother(p); foreign || err != nil {
 		return err
 	}
-	if err := c.retrace(ctx, p, &a); err != nil {
+	err := c.retrace(ctx, p, &a)
+	c.chooseEngine(p)
+	if err != nil {
 		return wrapIncomplete(a.ID, err)
 	}
 	evidence, err := c.dropForeignNetns(ctx, p)
@@ -269,7 +271,7 @@ func (c *Configurator) removeNetworks(ctx context.Context, p *plan.Plan) error {
 	return c.removeNetworksAfter(ctx, p, nil)
 }
 
-// removeNetworksAfter is detach after an ADD that failed with addErr, which contains the plugins that
+// removeNetworksAfter is removeNetworks after an ADD that failed with addErr, which contains the plugins that
 // the ADD has reached.
 func (c *Configurator) removeNetworksAfter(ctx context.Context, p *plan.Plan, addErr error) error {
 	c.recordDeleting(p.Record)
