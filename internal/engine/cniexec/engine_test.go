@@ -373,6 +373,28 @@ func TestCheckUnsupported(t *testing.T) {
 	require.NotContains(t, e.lastStdin(), "prevResult", "version 0.3.1 has none for DEL")
 }
 
+// TestCheckGoesOn: a network without CHECK does not hide those after it.
+func TestCheckGoesOn(t *testing.T) {
+	for _, finding := range []string{"", "as wanted"} {
+		e := newEnvironment(t, "main", "other")
+		behaviours := map[string]fakeplugin.Behaviour{"ADD": good["ADD"], "CHECK": {Msg: finding}}
+		r := e.request("mixed", e.attachment("old", "0.3.1", plugin{name: "main", on: good}),
+			e.attachment("new", "1.0.0", plugin{name: "other", on: behaviours}), e.attachment("older", "0.2.0", plugin{name: "main", on: good}))
+		add(t, r)
+		err := Engine{}.Check(t.Context(), r)
+		require.Equal(t, "other CHECK", e.commands()[3])
+		if finding == "" {
+			require.ErrorIs(t, err, engine.ErrCheckUnsupported)
+			require.ErrorContains(t, err, `network "old"`)
+			require.ErrorContains(t, err, `network "older"`)
+		} else {
+			require.NotErrorIs(t, err, engine.ErrCheckUnsupported, "it is no finding")
+			require.ErrorContains(t, err, finding)
+		}
+		requireEmptyCache(t)
+	}
+}
+
 // TestStatusDoesNotBlockDel: STATUS fails, and DEL works all the same.
 func TestStatusDoesNotBlockDel(t *testing.T) {
 	e := newEnvironment(t, "main")

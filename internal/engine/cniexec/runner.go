@@ -23,9 +23,29 @@ import (
 type runner struct {
 	pluginexec.Exec
 
-	mu   sync.Mutex
-	runs int   // number of ADDs that were started
-	last error // error of the last ADD that ended
+	mu        sync.Mutex
+	runs      int   // number of ADDs that were started
+	last      error // error of the last ADD that ended
+	unchecked error // of the networks without CHECK
+}
+
+// networks is libcni for go-cni. go-cni's Check ends at the first network whose CNI
+// version has no CHECK; here it goes on to the next one, and the runner keeps the error.
+type networks struct {
+	*libcni.CNIConfig
+	run *runner
+}
+
+// CheckNetworkList implements libcni.CNI.
+func (n *networks) CheckNetworkList(ctx context.Context, list *libcni.NetworkConfigList, rt *libcni.RuntimeConf) error {
+	err := n.CNIConfig.CheckNetworkList(ctx, list, rt)
+	if !errors.Is(err, libcni.ErrorCheckNotSupp) {
+		return err
+	}
+	n.run.mu.Lock()
+	defer n.run.mu.Unlock()
+	n.run.unchecked = errors.Join(n.run.unchecked, fmt.Errorf("network %q: %w", list.Name, err))
+	return nil
 }
 
 // ExecPlugin passes the trace context to plugins in the environment, as libcni's own
@@ -86,7 +106,7 @@ var TakesRunner = sync.OnceValue(func() bool {
 // so withRunner sets the field that WithPluginDir sets.
 func withRunner(r *runner, dirs []string) gocni.Opt {
 	return likeOption(gocni.WithPluginDir(dirs), func(instance any) error {
-		return setRunner(instance, libcni.NewCNIConfig(dirs, r))
+		return setRunner(instance, &networks{libcni.NewCNIConfig(dirs, r), r})
 	})
 }
 

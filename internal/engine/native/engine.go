@@ -208,10 +208,17 @@ func (e *Engine) Check(ctx context.Context, r *engine.Request) error {
 		return fmt.Errorf("CHECK allocation %q: %w", r.ID, err)
 	}
 	defer exec.Close()
+	var unsupported []error
 	for i, a := range r.Attachments {
-		if err := checkChain(ctx, e.newChain(exec, r, i), a); err != nil {
-			return fmt.Errorf("CHECK allocation %q: network %q: %w", r.ID, a.Network.Name, err)
+		err := checkChain(ctx, e.newChain(exec, r, i), a)
+		if err == nil {
+			continue
 		}
+		err = fmt.Errorf("CHECK allocation %q: network %q: %w", r.ID, a.Network.Name, err)
+		if !errors.Is(err, engine.ErrCheckUnsupported) {
+			return err
+		}
+		unsupported = append(unsupported, err)
 	}
 	shared, err := e.crossingsOf(ctx, exec, r)
 	for i := 0; i < len(shared) && err == nil; i++ {
@@ -220,7 +227,7 @@ func (e *Engine) Check(ctx context.Context, r *engine.Request) error {
 	if err != nil {
 		return fmt.Errorf("CHECK allocation %q: %w", r.ID, err)
 	}
-	return nil
+	return errors.Join(unsupported...)
 }
 
 func checkChain(ctx context.Context, c *chain, a engine.Attachment) error {

@@ -220,6 +220,29 @@ func TestTwoNetworks(t *testing.T) {
 	require.Equal(t, "three ADD", h.commands()[len(h.commands())-1], "nothing after it")
 }
 
+// TestCheckGoesOn: a network without CHECK does not hide those after it.
+func TestCheckGoesOn(t *testing.T) {
+	for name, finding := range map[string]map[string]fakeplugin.Behaviour{"healthy": nil, "finding": fails("CHECK", 111)} {
+		t.Run(name, func(t *testing.T) {
+			h := newTestHost(t)
+			r := h.request(network(t, "old", "0.3.1", nil, h.fake("one")),
+				network(t, "new", "1.0.0", nil, h.fake("two", finding)), network(t, "older", "0.2.0", nil, h.fake("three")))
+			h.add(r)
+			err := h.Check(t.Context(), r)
+			require.Equal(t, []string{"one ADD", "two ADD", "three ADD", "two CHECK"}, h.commands())
+			if finding == nil {
+				require.ErrorIs(t, err, engine.ErrCheckUnsupported)
+				require.ErrorContains(t, err, `network "old"`)
+				require.ErrorContains(t, err, `network "older"`)
+			} else {
+				require.NotErrorIs(t, err, engine.ErrCheckUnsupported, "it is no finding")
+				require.ErrorContains(t, err, `network "new"`)
+				require.ErrorContains(t, err, "as wanted")
+			}
+		})
+	}
+}
+
 // TestCheckStopsAtAFinding: the error names the network.
 func TestCheckStopsAtAFinding(t *testing.T) {
 	h := newTestHost(t)
