@@ -363,6 +363,32 @@ func TestPluginDirsOfEveryNetwork(t *testing.T) {
 	require.Equal(t, "eth0", calls[0].IfName)
 }
 
+// TestInvalidOutput: output that is no result has a typed error, as with the native engine.
+func TestInvalidOutput(t *testing.T) {
+	for name, stdout := range map[string]string{
+		"garbage": "this is { not json", "nothing": "\n", "a list": "[]", "another version": `{"cniVersion":"9.9.9"}`,
+		"no address": `{"cniVersion":"1.0.0","ips":[{"address":"999.1.1.1/24"}]}`, "no interface": `{"cniVersion":"1.0.0","ips":[{"address":"10.1.1.1/24","interface":7}]}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnvironment(t, "main", "other")
+			r := e.request("invalid", e.attachment("net", "1.0.0", plugin{name: "other", on: good}, plugin{name: "main", on: on("ADD", fakeplugin.Behaviour{Stdout: stdout, Repeat: 1})}))
+			_, err := Engine{}.Add(t.Context(), r)
+			require.ErrorIs(t, err, engine.ErrInvalidResult)
+			var at *engine.AddError
+			require.ErrorAs(t, err, &at)
+			require.Equal(t, engine.Place{Plugin: 1}, at.Place)
+			require.False(t, at.Unstarted)
+			require.NoError(t, Engine{}.Del(t.Context(), r))
+		})
+	}
+	for name, b := range map[string]fakeplugin.Behaviour{"a failure": {Code: 111, Msg: "no"}, "a crash": {Exit: 3}} {
+		e := newEnvironment(t, "main")
+		_, err := Engine{}.Add(t.Context(), e.request("failed", e.attachment("net", "1.0.0", plugin{name: "main", on: on("ADD", b)})))
+		require.Error(t, err, name)
+		require.NotErrorIs(t, err, engine.ErrInvalidResult, name)
+	}
+}
+
 func TestCheckUnsupported(t *testing.T) {
 	e := newEnvironment(t, "main")
 	r := e.request("old", e.attachment("net", "0.3.1", plugin{name: "main", on: on("ADD", fakeplugin.Behaviour{Result: json.RawMessage(`{"cniVersion":"0.3.1","ips":[{"version":"4","address":"10.1.2.3/24"}]}`)})}))

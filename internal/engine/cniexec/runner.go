@@ -12,6 +12,8 @@ import (
 
 	gocni "github.com/containerd/go-cni"
 	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/invoke"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"go.opentelemetry.io/otel/propagation"
 
 	"github.com/allocnet/allocnet/internal/engine"
@@ -68,10 +70,37 @@ func (r *runner) add(ctx context.Context, path string, stdin []byte, environ []s
 	r.runs++
 	r.mu.Unlock()
 	out, err := r.Exec.ExecPlugin(ctx, path, stdin, environ)
+	if err == nil {
+		err = validate(ctx, path, stdin, out)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.last = err
 	return out, err
+}
+
+// validate returns ErrInvalidResult if the output of an ADD is none that libcni can read. libcni's
+// own error cannot be told from others.
+func validate(ctx context.Context, path string, stdin, out []byte) error {
+	result, err := invoke.ExecPluginWithResult(ctx, path, stdin, invoke.ArgsFromEnv(), &replay{out: out})
+	if err == nil {
+		_, err = types100.NewResultFromResult(result)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", engine.ErrInvalidResult, err)
+	}
+	return nil
+}
+
+// replay is a runner that returns what a plugin has written already.
+type replay struct {
+	pluginexec.Exec
+	out []byte
+}
+
+// ExecPlugin implements invoke.Exec.
+func (r *replay) ExecPlugin(context.Context, string, []byte, []string) ([]byte, error) {
+	return r.out, nil
 }
 
 // ended adds to the error of an ADD the plugin that returned it. go-cni attaches
