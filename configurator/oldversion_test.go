@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/policy"
+	"github.com/allocnet/allocnet/portmap"
 )
 
 const policyPlugin = `{"type":"policy","capabilities":{"policy":true}}`
@@ -47,6 +48,32 @@ func TestUpdateOfOldVersions(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, h.Teardown(t.Context(), a))
 			h.requireNoRecords()
+		})
+	}
+}
+
+// TestCheckOfOldVersions: the native plugins notice and restore what another program has removed, also
+// on networks whose version has no CHECK.
+func TestCheckOfOldVersions(t *testing.T) {
+	for _, version := range []string{"0.3.0", "0.3.1", "0.4.0"} {
+		t.Run(version, func(t *testing.T) {
+			h, leases := nativeHost(t, version, `{"type":"firewall"}`, `{"type":"portmap","snat":true,"capabilities":{"portMappings":true}}`,
+				`{"type":"tuning","sysctl":{"net.ipv4.conf.all.log_martians":"1"}}`, `{"type":"bandwidth","ingressRate":1000000,"ingressBurst":1000000}`, policyPlugin)
+			h.oldNetwork("more", version, leases)
+			a := h.alloc("a")
+			a.Ports = []portmap.Port{{Value: 8080, To: 80}}
+			_, err := h.Setup(t.Context(), a)
+			require.NoError(t, err)
+			_, err = h.Attach(t.Context(), a.ID, "more", AttachOptions{})
+			require.NoError(t, err)
+			require.NoError(t, h.Check(t.Context(), a))
+			flushRuleset(t)
+			require.ErrorIs(t, h.Check(t.Context(), a), ErrUnhealthy)
+			repaired, err := h.Repair(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, []string{"a"}, repaired.Repaired)
+			require.NoError(t, h.Check(t.Context(), a))
+			require.NoError(t, h.Teardown(t.Context(), a))
 		})
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -241,6 +242,70 @@ func TestCheckGoesOn(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestCheckOfOldVersions: native plugins are checked in every version whose results have interfaces,
+// unless a binary takes part, or CHECK is disabled. No binary gets a CHECK that its version lacks.
+func TestCheckOfOldVersions(t *testing.T) {
+	for name, test := range map[string]struct {
+		version              string
+		disabled             bool
+		binary, ipam         bool // runs as a binary
+		unsupported, notices bool
+	}{
+		"0.3.0":                       {version: "0.3.0", notices: true},
+		"0.3.1":                       {version: "0.3.1", notices: true},
+		"0.3.1, disabled":             {version: "0.3.1", disabled: true},
+		"1.0.0, disabled":             {version: "1.0.0", disabled: true},
+		"0.2.0":                       {version: "0.2.0", unsupported: true},
+		"0.3.1 with a binary":         {version: "0.3.1", binary: true, unsupported: true},
+		"0.3.1 with a binary as IPAM": {version: "0.3.1", ipam: true, unsupported: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newTestHost(t)
+			ipam := object{"type": "host-local", "subnet": "10.9.0.0/24", "dataDir": filepath.Join(h.dir, "leases")}
+			if test.ipam {
+				ipam = object{"type": h.pool(`{"cniVersion":"0.3.1","ips":[{"version":"4","address":"10.9.0.2/24","gateway":"10.9.0.1"}]}`)}
+			}
+			plugins := []object{{"type": "ptp", "ipMasq": true, "ipam": ipam}}
+			if test.binary {
+				plugins = append(plugins, object{"type": "one", "fake": fakeplugin.Config{Log: h.log}})
+			}
+			r := h.request(network(t, "net", test.version, object{"disableCheck": test.disabled}, plugins...))
+			h.add(r)
+			check := func() error {
+				err := h.Check(t.Context(), r)
+				if test.unsupported {
+					require.ErrorIs(t, err, engine.ErrCheckUnsupported)
+					return nil
+				}
+				return err
+			}
+			require.NoError(t, check())
+			require.NoError(t, exec.Command("nft", "delete", "table", "ip", "allocnet").Run())
+			err := check()
+			if test.notices {
+				var finding *types.Error
+				require.ErrorAs(t, err, &finding)
+				require.NotErrorIs(t, err, engine.ErrCheckUnsupported)
+			} else {
+				require.NoError(t, err)
+			}
+			require.NoError(t, h.Repair(t.Context(), r))
+			require.NoError(t, check())
+			require.NoError(t, h.Del(t.Context(), r))
+			require.NotContains(t, h.commands(), "one CHECK")
+			require.NoFileExists(t, filepath.Join(h.dir, "CHECK"))
+		})
+	}
+}
+
+// pool installs an IPAM plugin that makes a file with the name of each command, and returns its type.
+func (h *testHost) pool(result string) string {
+	h.t.Helper()
+	script := "#!/bin/sh\n: >" + h.dir + "/$CNI_COMMAND\n[ $CNI_COMMAND != ADD ] || echo '" + result + "'\n"
+	require.NoError(h.t, os.WriteFile(filepath.Join(h.dir, "bin", "pool"), []byte(script), 0o755))
+	return "pool"
 }
 
 // TestCheckStopsAtAFinding: the error names the network.
