@@ -343,7 +343,7 @@ func (e *Engine) Repair(ctx context.Context, r *engine.Request) error {
 			if err != nil {
 				errs = append(errs, fmt.Errorf("network %q: %w", a.Network.Name, err))
 			}
-			if errors.Is(err, lease.ErrTaken) {
+			if errors.Is(err, lease.ErrTaken) || errors.Is(err, ruleset.ErrAddressTaken) {
 				break // the rules for the address are those of another container
 			}
 		}
