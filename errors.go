@@ -53,8 +53,8 @@ var (
 	ErrUnprivileged error = unprivileged{}
 	// ErrExhausted: a network has no free address left.
 	ErrExhausted = errors.New("no IP addresses available")
-	// ErrAddressUnavailable: another attachment has a requested address, or the network does not
-	// lease it.
+	// ErrAddressUnavailable: another attachment has a requested address, or one that the IPAM plugin
+	// assigned; or the network does not lease a requested one.
 	ErrAddressUnavailable = errors.New("a requested address is not available")
 	// ErrBridgeFull: the bridge has 1023 ports, the maximum in the kernel.
 	ErrBridgeFull = errors.New("the bridge is full: it has 1023 ports, the most that the kernel allows; use another network, or ptp, which has no such limit")

@@ -24,8 +24,9 @@ import (
 // for example because a plugin is missing, hangs or crashes, or because the host has no file
 // descriptors or memory left.
 //
-// If the configuration of a network disables CHECK or has a CNI version without it, Check
-// only verifies that the interface and its addresses exist.
+// Of a network whose configuration disables CHECK, Check only verifies that the interface and its
+// addresses exist. So it does if the CNI version has no CHECK, unless all plugins of the network
+// are native ones, the engine is EngineNative, and the version is 0.3.0 or newer.
 func (c *Configurator) Check(ctx context.Context, a Allocation) error {
 	return c.operation(ctx, "check", a.ID, func(ctx context.Context) error { return c.check(ctx, a, c.cfg.RepairOnCheck) })
 }

@@ -31,8 +31,9 @@ type Engine interface {
 	// result for each. With an error, it returns the results of the networks whose ADD
 	// succeeded, nil for the others, and the caller calls Del.
 	Add(ctx context.Context, r *Request) ([]*types100.Result, error)
-	// Check runs CHECK of every network. The error is ErrCheckUnsupported if a CNI
-	// version has no CHECK.
+	// Check runs CHECK of every network, also of those after one that cannot be checked.
+	// The error is ErrCheckUnsupported if a network could not be checked because its CNI
+	// version has no CHECK, and nothing is wrong with the others.
 	Check(ctx context.Context, r *Request) error
 	// Del detaches the sandbox from every network, the last one first. It continues
 	// after errors and joins them.
@@ -106,7 +107,8 @@ type Attachment struct {
 var AddressArgs = []string{"IP", "GATEWAY", "MAC"}
 
 var (
-	// ErrCheckUnsupported: the cniVersion of a network is older than CHECK.
+	// ErrCheckUnsupported: the cniVersion of a network is older than CHECK. All other
+	// networks are healthy.
 	ErrCheckUnsupported = errors.New("network configuration is too old for CHECK")
 	// ErrInUse: the sandbox already has an interface with the requested name. Nothing
 	// was changed.

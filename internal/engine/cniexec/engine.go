@@ -119,7 +119,8 @@ func (Engine) Add(ctx context.Context, r *engine.Request) ([]*types100.Result, e
 // Check implements engine.Engine.
 func (Engine) Check(ctx context.Context, r *engine.Request) error {
 	r = r.ForBinaries()
-	c, err := load(r, &runner{})
+	run := &runner{}
+	c, err := load(r, run)
 	if err != nil {
 		return err
 	}
@@ -129,9 +130,8 @@ func (Engine) Check(ctx context.Context, r *engine.Request) error {
 	err = guard(ctx, r, "CHECK", func(ctx context.Context) error {
 		return c.Check(ctx, r.ID, r.Netns, options(r)...)
 	})
-	err = errors.Join(err, dropCache(r))
-	if errors.Is(err, libcni.ErrorCheckNotSupp) {
-		return fmt.Errorf("CHECK allocation %q: %w: %w", r.ID, engine.ErrCheckUnsupported, err)
+	if err = errors.Join(err, dropCache(r)); err == nil && run.unchecked != nil {
+		err = fmt.Errorf("%w: %w", engine.ErrCheckUnsupported, run.unchecked)
 	}
 	if err != nil {
 		return fmt.Errorf("CHECK allocation %q: %w", r.ID, err)

@@ -363,6 +363,32 @@ func TestPluginDirsOfEveryNetwork(t *testing.T) {
 	require.Equal(t, "eth0", calls[0].IfName)
 }
 
+// TestInvalidOutput: output that is no result has a typed error, as with the native engine.
+func TestInvalidOutput(t *testing.T) {
+	for name, stdout := range map[string]string{
+		"garbage": "this is { not json", "nothing": "\n", "a list": "[]", "another version": `{"cniVersion":"9.9.9"}`,
+		"no address": `{"cniVersion":"1.0.0","ips":[{"address":"999.1.1.1/24"}]}`, "no interface": `{"cniVersion":"1.0.0","ips":[{"address":"10.1.1.1/24","interface":7}]}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnvironment(t, "main", "other")
+			r := e.request("invalid", e.attachment("net", "1.0.0", plugin{name: "other", on: good}, plugin{name: "main", on: on("ADD", fakeplugin.Behaviour{Stdout: stdout, Repeat: 1})}))
+			_, err := Engine{}.Add(t.Context(), r)
+			require.ErrorIs(t, err, engine.ErrInvalidResult)
+			var at *engine.AddError
+			require.ErrorAs(t, err, &at)
+			require.Equal(t, engine.Place{Plugin: 1}, at.Place)
+			require.False(t, at.Unstarted)
+			require.NoError(t, Engine{}.Del(t.Context(), r))
+		})
+	}
+	for name, b := range map[string]fakeplugin.Behaviour{"a failure": {Code: 111, Msg: "no"}, "a crash": {Exit: 3}} {
+		e := newEnvironment(t, "main")
+		_, err := Engine{}.Add(t.Context(), e.request("failed", e.attachment("net", "1.0.0", plugin{name: "main", on: on("ADD", b)})))
+		require.Error(t, err, name)
+		require.NotErrorIs(t, err, engine.ErrInvalidResult, name)
+	}
+}
+
 func TestCheckUnsupported(t *testing.T) {
 	e := newEnvironment(t, "main")
 	r := e.request("old", e.attachment("net", "0.3.1", plugin{name: "main", on: on("ADD", fakeplugin.Behaviour{Result: json.RawMessage(`{"cniVersion":"0.3.1","ips":[{"version":"4","address":"10.1.2.3/24"}]}`)})}))
@@ -371,6 +397,28 @@ func TestCheckUnsupported(t *testing.T) {
 	requireEmptyCache(t)
 	require.NoError(t, Engine{}.Del(t.Context(), r))
 	require.NotContains(t, e.lastStdin(), "prevResult", "version 0.3.1 has none for DEL")
+}
+
+// TestCheckGoesOn: a network without CHECK does not hide those after it.
+func TestCheckGoesOn(t *testing.T) {
+	for _, finding := range []string{"", "as wanted"} {
+		e := newEnvironment(t, "main", "other")
+		behaviours := map[string]fakeplugin.Behaviour{"ADD": good["ADD"], "CHECK": {Msg: finding}}
+		r := e.request("mixed", e.attachment("old", "0.3.1", plugin{name: "main", on: good}),
+			e.attachment("new", "1.0.0", plugin{name: "other", on: behaviours}), e.attachment("older", "0.2.0", plugin{name: "main", on: good}))
+		add(t, r)
+		err := Engine{}.Check(t.Context(), r)
+		require.Equal(t, "other CHECK", e.commands()[3])
+		if finding == "" {
+			require.ErrorIs(t, err, engine.ErrCheckUnsupported)
+			require.ErrorContains(t, err, `network "old"`)
+			require.ErrorContains(t, err, `network "older"`)
+		} else {
+			require.NotErrorIs(t, err, engine.ErrCheckUnsupported, "it is no finding")
+			require.ErrorContains(t, err, finding)
+		}
+		requireEmptyCache(t)
+	}
 }
 
 // TestStatusDoesNotBlockDel: STATUS fails, and DEL works all the same.

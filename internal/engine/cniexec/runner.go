@@ -12,6 +12,8 @@ import (
 
 	gocni "github.com/containerd/go-cni"
 	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/invoke"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"go.opentelemetry.io/otel/propagation"
 
 	"github.com/allocnet/allocnet/internal/engine"
@@ -23,9 +25,29 @@ import (
 type runner struct {
 	pluginexec.Exec
 
-	mu   sync.Mutex
-	runs int   // number of ADDs that were started
-	last error // error of the last ADD that ended
+	mu        sync.Mutex
+	runs      int   // number of ADDs that were started
+	last      error // error of the last ADD that ended
+	unchecked error // of the networks without CHECK
+}
+
+// networks is libcni for go-cni. go-cni's Check ends at the first network whose CNI
+// version has no CHECK; here it goes on to the next one, and the runner keeps the error.
+type networks struct {
+	*libcni.CNIConfig
+	run *runner
+}
+
+// CheckNetworkList implements libcni.CNI.
+func (n *networks) CheckNetworkList(ctx context.Context, list *libcni.NetworkConfigList, rt *libcni.RuntimeConf) error {
+	err := n.CNIConfig.CheckNetworkList(ctx, list, rt)
+	if !errors.Is(err, libcni.ErrorCheckNotSupp) {
+		return err
+	}
+	n.run.mu.Lock()
+	defer n.run.mu.Unlock()
+	n.run.unchecked = errors.Join(n.run.unchecked, fmt.Errorf("network %q: %w", list.Name, err))
+	return nil
 }
 
 // ExecPlugin passes the trace context to plugins in the environment, as libcni's own
@@ -48,10 +70,37 @@ func (r *runner) add(ctx context.Context, path string, stdin []byte, environ []s
 	r.runs++
 	r.mu.Unlock()
 	out, err := r.Exec.ExecPlugin(ctx, path, stdin, environ)
+	if err == nil {
+		err = validate(ctx, path, stdin, out)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.last = err
 	return out, err
+}
+
+// validate returns ErrInvalidResult if the output of an ADD is none that libcni can read. libcni's
+// own error cannot be told from others.
+func validate(ctx context.Context, path string, stdin, out []byte) error {
+	result, err := invoke.ExecPluginWithResult(ctx, path, stdin, invoke.ArgsFromEnv(), &replay{out: out})
+	if err == nil {
+		_, err = types100.NewResultFromResult(result)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", engine.ErrInvalidResult, err)
+	}
+	return nil
+}
+
+// replay is a runner that returns what a plugin has written already.
+type replay struct {
+	pluginexec.Exec
+	out []byte
+}
+
+// ExecPlugin implements invoke.Exec.
+func (r *replay) ExecPlugin(context.Context, string, []byte, []string) ([]byte, error) {
+	return r.out, nil
 }
 
 // ended adds to the error of an ADD the plugin that returned it. go-cni attaches
@@ -86,7 +135,7 @@ var TakesRunner = sync.OnceValue(func() bool {
 // so withRunner sets the field that WithPluginDir sets.
 func withRunner(r *runner, dirs []string) gocni.Opt {
 	return likeOption(gocni.WithPluginDir(dirs), func(instance any) error {
-		return setRunner(instance, libcni.NewCNIConfig(dirs, r))
+		return setRunner(instance, &networks{libcni.NewCNIConfig(dirs, r), r})
 	})
 }
 

@@ -177,14 +177,15 @@ func (c *chain) versioned(result *types100.Result) (*types100.Result, error) {
 }
 
 // run runs a command without a result on plugin i. It passes the result of ADD as
-// prevResult if the CNI version of the network has it. The caller adds the command to
-// the error.
+// prevResult, but not for DEL if the CNI version of the network has no prevResult there.
+// In these versions, only native plugins get the other commands that have one: CHECK, and
+// those of allocnet. The caller adds the command to the error.
 func (c *chain) run(ctx context.Context, command string, i int, result *types100.Result) error {
 	since, err := version.GreaterThanOrEqualTo(c.of.List.CNIVersion, "0.4.0")
 	if err = errors.Join(c.network.err, err); err != nil {
 		return err
 	}
-	if !since {
+	if command == "DEL" && !since {
 		result = nil
 	}
 	_, err = c.exec.Run(ctx, c.of.List.Plugins[i].Network.Type, command, c.args(i, result))

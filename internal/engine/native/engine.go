@@ -208,10 +208,17 @@ func (e *Engine) Check(ctx context.Context, r *engine.Request) error {
 		return fmt.Errorf("CHECK allocation %q: %w", r.ID, err)
 	}
 	defer exec.Close()
+	var unsupported []error
 	for i, a := range r.Attachments {
-		if err := checkChain(ctx, e.newChain(exec, r, i), a); err != nil {
-			return fmt.Errorf("CHECK allocation %q: network %q: %w", r.ID, a.Network.Name, err)
+		err := e.checkChain(ctx, e.newChain(exec, r, i), a)
+		if err == nil {
+			continue
 		}
+		err = fmt.Errorf("CHECK allocation %q: network %q: %w", r.ID, a.Network.Name, err)
+		if !errors.Is(err, engine.ErrCheckUnsupported) {
+			return err
+		}
+		unsupported = append(unsupported, err)
 	}
 	shared, err := e.crossingsOf(ctx, exec, r)
 	for i := 0; i < len(shared) && err == nil; i++ {
@@ -220,25 +227,29 @@ func (e *Engine) Check(ctx context.Context, r *engine.Request) error {
 	if err != nil {
 		return fmt.Errorf("CHECK allocation %q: %w", r.ID, err)
 	}
-	return nil
+	return errors.Join(unsupported...)
 }
 
-func checkChain(ctx context.Context, c *chain, a engine.Attachment) error {
-	since, err := version.GreaterThanOrEqualTo(a.Network.List.CNIVersion, "0.4.0")
-	switch {
-	case err != nil:
-		return err
-	case !since:
-		return fmt.Errorf("%w: cniVersion %s", engine.ErrCheckUnsupported, a.Network.List.CNIVersion)
-	case a.Network.List.DisableCheck:
+// checkChain runs CHECK of one network. CNI has no CHECK before version 0.4.0, but native plugins
+// have one in every version, with which they are checked if all plugins run in-process. A binary of
+// such a version may have changed what the plugins before it report, because nothing compares that.
+// Results of versions before 0.3.0 have no interfaces, so nothing can be compared with them.
+func (e *Engine) checkChain(ctx context.Context, c *chain, a engine.Attachment) error {
+	if a.Network.List.DisableCheck {
 		return nil
 	}
-	for i := range a.Network.List.Plugins {
-		if err := c.run(ctx, "CHECK", i, a.Result); err != nil {
-			return err
-		}
+	oldest := "0.4.0"
+	if len(a.Binaries) == 0 && len(e.Binaries(a.Network)) == 0 {
+		oldest = "0.3.0"
 	}
-	return nil
+	since, err := version.GreaterThanOrEqualTo(a.Network.List.CNIVersion, oldest)
+	if err == nil && !since {
+		err = fmt.Errorf("%w: cniVersion %s", engine.ErrCheckUnsupported, a.Network.List.CNIVersion)
+	}
+	for i := 0; i < len(a.Network.List.Plugins) && err == nil; i++ {
+		err = c.run(ctx, "CHECK", i, a.Result)
+	}
+	return err
 }
 
 // Del implements engine.Engine. It continues after errors of plugins and joins them. It runs no
@@ -332,7 +343,7 @@ func (e *Engine) Repair(ctx context.Context, r *engine.Request) error {
 			if err != nil {
 				errs = append(errs, fmt.Errorf("network %q: %w", a.Network.Name, err))
 			}
-			if errors.Is(err, lease.ErrTaken) {
+			if errors.Is(err, lease.ErrTaken) || errors.Is(err, ruleset.ErrAddressTaken) {
 				break // the rules for the address are those of another container
 			}
 		}

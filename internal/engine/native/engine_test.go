@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -218,6 +219,93 @@ func TestTwoNetworks(t *testing.T) {
 	require.Nil(t, results[1])
 	require.Nil(t, results[2])
 	require.Equal(t, "three ADD", h.commands()[len(h.commands())-1], "nothing after it")
+}
+
+// TestCheckGoesOn: a network without CHECK does not hide those after it.
+func TestCheckGoesOn(t *testing.T) {
+	for name, finding := range map[string]map[string]fakeplugin.Behaviour{"healthy": nil, "finding": fails("CHECK", 111)} {
+		t.Run(name, func(t *testing.T) {
+			h := newTestHost(t)
+			r := h.request(network(t, "old", "0.3.1", nil, h.fake("one")),
+				network(t, "new", "1.0.0", nil, h.fake("two", finding)), network(t, "older", "0.2.0", nil, h.fake("three")))
+			h.add(r)
+			err := h.Check(t.Context(), r)
+			require.Equal(t, []string{"one ADD", "two ADD", "three ADD", "two CHECK"}, h.commands())
+			if finding == nil {
+				require.ErrorIs(t, err, engine.ErrCheckUnsupported)
+				require.ErrorContains(t, err, `network "old"`)
+				require.ErrorContains(t, err, `network "older"`)
+			} else {
+				require.NotErrorIs(t, err, engine.ErrCheckUnsupported, "it is no finding")
+				require.ErrorContains(t, err, `network "new"`)
+				require.ErrorContains(t, err, "as wanted")
+			}
+		})
+	}
+}
+
+// TestCheckOfOldVersions: native plugins are checked in every version whose results have interfaces,
+// unless a binary takes part, or CHECK is disabled. No binary gets a CHECK that its version lacks.
+func TestCheckOfOldVersions(t *testing.T) {
+	for name, test := range map[string]struct {
+		version              string
+		disabled             bool
+		binary, ipam         bool // runs as a binary
+		unsupported, notices bool
+	}{
+		"0.3.0":                       {version: "0.3.0", notices: true},
+		"0.3.1":                       {version: "0.3.1", notices: true},
+		"0.3.1, disabled":             {version: "0.3.1", disabled: true},
+		"1.0.0, disabled":             {version: "1.0.0", disabled: true},
+		"0.2.0":                       {version: "0.2.0", unsupported: true},
+		"0.3.1 with a binary":         {version: "0.3.1", binary: true, unsupported: true},
+		"0.3.1 with a binary as IPAM": {version: "0.3.1", ipam: true, unsupported: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newTestHost(t)
+			ipam := object{"type": "host-local", "subnet": "10.9.0.0/24", "dataDir": filepath.Join(h.dir, "leases")}
+			if test.ipam {
+				ipam = object{"type": h.pool(`{"cniVersion":"0.3.1","ips":[{"version":"4","address":"10.9.0.2/24","gateway":"10.9.0.1"}]}`)}
+			}
+			plugins := []object{{"type": "ptp", "ipMasq": true, "ipam": ipam}}
+			if test.binary {
+				plugins = append(plugins, object{"type": "one", "fake": fakeplugin.Config{Log: h.log}})
+			}
+			r := h.request(network(t, "net", test.version, object{"disableCheck": test.disabled}, plugins...))
+			h.add(r)
+			check := func() error {
+				err := h.Check(t.Context(), r)
+				if test.unsupported {
+					require.ErrorIs(t, err, engine.ErrCheckUnsupported)
+					return nil
+				}
+				return err
+			}
+			require.NoError(t, check())
+			require.NoError(t, exec.Command("nft", "delete", "table", "ip", "allocnet").Run())
+			err := check()
+			if test.notices {
+				var finding *types.Error
+				require.ErrorAs(t, err, &finding)
+				require.NotErrorIs(t, err, engine.ErrCheckUnsupported)
+			} else {
+				require.NoError(t, err)
+			}
+			require.NoError(t, h.Repair(t.Context(), r))
+			require.NoError(t, check())
+			require.NoError(t, h.Del(t.Context(), r))
+			require.NotContains(t, h.commands(), "one CHECK")
+			require.NoFileExists(t, filepath.Join(h.dir, "CHECK"))
+		})
+	}
+}
+
+// pool installs an IPAM plugin that makes a file with the name of each command, and returns its type.
+func (h *testHost) pool(result string) string {
+	h.t.Helper()
+	script := "#!/bin/sh\n: >" + h.dir + "/$CNI_COMMAND\n[ $CNI_COMMAND != ADD ] || echo '" + result + "'\n"
+	require.NoError(h.t, os.WriteFile(filepath.Join(h.dir, "bin", "pool"), []byte(script), 0o755))
+	return "pool"
 }
 
 // TestCheckStopsAtAFinding: the error names the network.

@@ -38,8 +38,9 @@ func (r *Ruleset) apply(ctx context.Context, c change) error {
 // container has the port on every address. The reverse is not checked: a new host port
 // of every address leaves the existing host ports of single addresses as they are. If
 // another attachment of the same container has the host port, the mapping waits until
-// that attachment is removed. An address of another owner becomes one of this owner,
-// because it must have been released by the other owner before it was assigned again.
+// that attachment is removed. If another attachment that exists has an address, Add returns
+// ErrAddressTaken and adds nothing. An address of an owner whose attachment does not exist becomes
+// one of this owner, because it was assigned again: see Attached.
 func (r *Ruleset) Add(ctx context.Context, e *Elements) error {
 	list, err := e.elements()
 	if err == nil {
@@ -180,6 +181,7 @@ func (r *Ruleset) settle(ctx context.Context, list []element) (change, error) {
 	}
 	atEnd := found[len(list):]
 	seen := make(map[place]*element, len(list))
+	others := holders{list: r.attached}
 	for i := range list {
 		want, is := &list[i], &found[i]
 		if want.set.interval {
@@ -196,6 +198,9 @@ func (r *Ruleset) settle(ctx context.Context, list []element) (change, error) {
 			continue
 		}
 		seen[want.place()] = want
+		if err := others.requireFree(want, is); err != nil {
+			return c, err
+		}
 		if err := c.settle(want, is); err != nil {
 			return c, err
 		}

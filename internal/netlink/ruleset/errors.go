@@ -9,6 +9,9 @@ import (
 )
 
 var (
+	// ErrAddressTaken: an address belongs to another attachment. errors.Is also finds
+	// allocnet.ErrAddressUnavailable.
+	ErrAddressTaken error = addressTaken{}
 	// ErrGroupTaken: the links of a policy's group lead to another policy.
 	ErrGroupTaken = errors.New("the links of the group lead to another policy")
 	// ErrMissing: elements or parts of the tables do not exist or are not as they
@@ -17,6 +20,12 @@ var (
 	// ErrPortTaken: a host port belongs to another owner: see PortTakenError.
 	ErrPortTaken = allocnet.ErrPortTaken
 )
+
+type addressTaken struct{}
+
+func (addressTaken) Error() string { return "it belongs to another attachment" }
+
+func (addressTaken) Is(target error) bool { return target == allocnet.ErrAddressUnavailable }
 
 // PortTakenError names a host port that another owner has. errors.Is finds
 // ErrPortTaken.

@@ -12,7 +12,7 @@ import (
 // Replace removes those of the elements in before that are not in after, and adds those in
 // after that are missing, in one transaction: a packet meets either all of the former or all
 // of the latter. Both belong to one owner. Replace makes missing tables and is idempotent. It
-// returns a *PortTakenError as Add does; then nothing has changed.
+// returns a *PortTakenError or ErrAddressTaken as Add does; then nothing has changed.
 func (r *Ruleset) Replace(ctx context.Context, before, after *Elements) error {
 	gone, err := before.listTo(&lister{owner: before.Owner.String(), removing: true, replacing: true})
 	if err != nil {

@@ -21,6 +21,7 @@ type Ruleset struct {
 	holds     [3]atomic.Bool // this connection owns the second one
 	witnesses witnesses
 	intact    intact
+	attached  func() (map[string]bool, error) // see Attached
 }
 
 // Open opens the connection to the kernel. The first Add makes the tables.

@@ -137,7 +137,8 @@ func (a *addition) createBridge(host *rtnl.Host) (*netlink.Bridge, error) {
 }
 
 func (a *addition) allocate(ctx context.Context) error {
-	r, err := a.ipam.Allocate(ctx, a.args)
+	// A bridge without the host's address may have addresses that others have elsewhere.
+	r, err := a.ipam.Allocate(ctx, a.args, a.Name, a.IsGateway || a.IPMasq)
 	if err != nil {
 		return err
 	}

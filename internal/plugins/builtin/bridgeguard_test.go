@@ -299,6 +299,7 @@ func TestBridgeGuardDAD(t *testing.T) {
 	g := newGuardTest(t)
 	conf := with(guardedBridge(), "enabledad", true)
 	conf["ipam"] = object{"type": "static", "addresses": []any{object{"address": g.neighbour.ip6.String() + "/64", "gateway": "fd00:9::1"}}}
+	output(t, "nft", "flush", "set", "ip6", "allocnet", "masqueraded") // which has the owner of the address
 	a := sandboxed(t, "twin")
 	_, err := g.native.run("ADD", a, conf)
 	require.ErrorContains(t, err, "duplicate address detected")

@@ -51,8 +51,8 @@ func TestBinary(t *testing.T) {
 			result := h.must("ADD", "a", conf, "")
 			h.subnets("")
 			commands := []string{"ADD"}
-			if withResult {
-				h.must("CHECK", "a", conf, result)
+			h.must("CHECK", "a", conf, result)
+			if withResult { // the version has CHECK
 				commands = append(commands, "CHECK")
 			}
 			h.must("DEL", "a", conf, result)

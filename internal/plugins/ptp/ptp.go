@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/plugins/veth"
@@ -102,7 +103,7 @@ func (p *ptp) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, error)
 // allocate reserves addresses and completes the result. It fails for an address
 // without a gateway, because the plugin routes through gateways.
 func (a *addition) allocate(ctx context.Context) error {
-	r, err := a.ipam.Allocate(ctx, a.args)
+	r, err := a.ipam.Allocate(ctx, a.args, a.Name, true)
 	if err != nil {
 		return err
 	}
@@ -207,7 +208,7 @@ func (a *addition) configureHost(context.Context) error {
 	}
 	err := host.Apply(&changes)
 	if errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("the host has another route to an address of the container (ip route show table main): %w", err)
+		return fmt.Errorf("%w: the host has another route to an address of the container (ip route show table main): %w", allocnet.ErrAddressUnavailable, err)
 	}
 	if err != nil {
 		return err

@@ -24,9 +24,10 @@ type Runner interface {
 	ExecPlugin(ctx context.Context, path string, conf []byte, environ []string) ([]byte, error)
 }
 
-// binary runs the binary of a plugin.
+// binary runs the binary of a plugin. It does nothing for commands that binaries, or those of the CNI
+// version, do not have.
 func (e *Exec) binary(ctx context.Context, name, path, command string, a *CmdArgs) (*types100.Result, error) {
-	if command == Repair {
+	if command == Repair || command == "CHECK" && a.Conf.lacksCheck() {
 		return nil, nil
 	}
 	inside := *a

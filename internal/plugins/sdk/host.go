@@ -47,6 +47,8 @@ func OpenHost(log Logger) (*Host, error) {
 	if h.Rules, err = ruleset.Open(); err != nil {
 		return nil, errors.Join(err, h.Close())
 	}
+	kernel := h.Kernel // the Rules must not refer to the host, which may refer to an engine
+	h.Rules.Attached(func() (map[string]bool, error) { return linkedOwners(kernel) })
 	return h, nil
 }
 

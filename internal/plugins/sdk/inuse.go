@@ -6,6 +6,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/netfilter"
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 )
 
 // InUse returns a function for one ADD. The function returns the owner of an address that
@@ -27,7 +28,7 @@ func (a *CmdArgs) InUse(ctx context.Context, network string) func(netip.Addr) (b
 				continue
 			}
 			if linked == nil {
-				if linked, err = a.Host.linkedOwners(); err != nil {
+				if linked, err = linkedOwners(a.Host.Kernel); err != nil {
 					return "", err
 				}
 			}
@@ -40,9 +41,9 @@ func (a *CmdArgs) InUse(ctx context.Context, network string) func(netip.Addr) (b
 }
 
 // linkedOwners returns the owners of all links.
-func (h *Host) linkedOwners() (map[string]bool, error) {
+func linkedOwners(host *rtnl.Host) (map[string]bool, error) {
 	linked := map[string]bool{}
-	_, err := h.Kernel.OwnedLinks(func(o names.Owner) bool {
+	_, err := host.OwnedLinks(func(o names.Owner) bool {
 		linked[o.String()] = true
 		return false
 	})

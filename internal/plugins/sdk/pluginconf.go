@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"sync"
 	"time"
+
+	"github.com/containernetworking/cni/pkg/version"
 )
 
 // PluginConf is the configuration of one plugin of a network, with the native
@@ -35,6 +37,12 @@ type madePlugin struct {
 // madeFor is how long a plugin is reused. It is limited because what a native
 // plugin supports can depend on the host.
 const madeFor = 5 * time.Second
+
+// lacksCheck reports whether the CNI version is known, and has no CHECK.
+func (c *PluginConf) lacksCheck() bool {
+	since, err := version.GreaterThanOrEqualTo(c.CNIVersion, "0.4.0")
+	return c.CNIVersion != "" && err == nil && !since
+}
 
 // Understood returns the error of the native plugin's Factory, or nil.
 func (c *PluginConf) Understood(name string, factory Factory) error {

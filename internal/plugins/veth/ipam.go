@@ -9,6 +9,8 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/netlink/netfilter"
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
@@ -36,17 +38,43 @@ func IPAMOf(common *sdk.Common) (IPAM, error) {
 	return IPAM(ipam.Type), nil
 }
 
-// Allocate reserves addresses. If the IPAM plugin returns none, Allocate calls
-// Release and fails.
-func (i IPAM) Allocate(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, error) {
+// Allocate reserves addresses for an attachment to a network. If the IPAM plugin returns none, or, with
+// exclusive, one that another attachment of the host has, Allocate calls Release and fails: with
+// ruleset.ErrAddressTaken for the latter.
+func (i IPAM) Allocate(ctx context.Context, c *sdk.CmdArgs, network string, exclusive bool) (*types100.Result, error) {
 	r, err := c.Delegate(ctx, "ADD", string(i))
 	if err != nil {
 		return nil, err
 	}
 	if len(r.IPs) == 0 {
-		return nil, errors.Join(errors.New("IPAM plugin returned missing IP config"), i.Release(ctx, c))
+		err = errors.New("IPAM plugin returned missing IP config")
+	} else if exclusive && !(i == hostLocal && c.InProcess(hostLocal)) { // which leases no such address
+		err = requireFree(ctx, c, network, r)
+	}
+	if err != nil {
+		return nil, errors.Join(err, i.Release(ctx, c))
 	}
 	return r, nil
+}
+
+// hostLocal is the IPAM plugin whose native one knows which addresses belong to an attachment.
+const hostLocal = "host-local"
+
+// requireFree returns ruleset.ErrAddressTaken if another attachment of the host has one of the
+// addresses. IPAM plugins such as static assign an address as often as they are asked.
+func requireFree(ctx context.Context, c *sdk.CmdArgs, network string, r *types100.Result) error {
+	e := &ruleset.Elements{Owner: c.Owner(network)}
+	for _, ip := range r.IPs {
+		p := prefix(ip.Address)
+		e.Masquerade, e.Open, e.Known = append(e.Masquerade, p), append(e.Open, p.Addr()), append(e.Known, p.Addr())
+		for _, snat := range []ruleset.SNAT{ruleset.SNATLocal, ruleset.SNATAll} {
+			e.Published = append(e.Published, ruleset.Published{Address: p, SNAT: snat})
+		}
+	}
+	if err := c.Host.Rules.RequireFree(ctx, e); !netfilter.IsUnsupported(err) {
+		return err
+	}
+	return nil
 }
 
 // Release releases the addresses.

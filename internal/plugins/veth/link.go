@@ -56,7 +56,7 @@ func Disconnect(ctx context.Context, c *sdk.CmdArgs, common *sdk.Common, rules R
 // does that itself, because only its leases show which addresses still belong to the
 // attachment.
 func disconnect(ctx context.Context, c *sdk.CmdArgs, previous *types100.Result, ipam IPAM) error {
-	if previous == nil || ipam == "" || ipam == "host-local" && c.InProcess("host-local") {
+	if previous == nil || ipam == "" || ipam == hostLocal && c.InProcess(hostLocal) {
 		return nil
 	}
 	addrs := make([]netip.Addr, len(previous.IPs))
