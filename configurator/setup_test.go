@@ -315,9 +315,11 @@ func TestSecondNetworkFails(t *testing.T) {
 }
 
 func TestNetworkNamedTwice(t *testing.T) {
-	h := newTestHost(t, func(c *Config) { c.Networks = []string{"a", "a"} })
+	h := newTestHost(t)
 	h.network("a", "1.0.0", adds())
-	_, err := h.Setup(t.Context(), h.alloc("x"))
+	a := h.alloc("x")
+	a.Networks = []string{"a", "a"}
+	_, err := h.Setup(t.Context(), a)
 	require.ErrorIs(t, err, ErrInvalidAllocation)
 	require.ErrorContains(t, err, `"a" is named twice`)
 }
