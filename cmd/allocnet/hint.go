@@ -128,6 +128,8 @@ var hints = []struct {
 	{applies: as[stepError], text: nextStep},
 	{applies: as[*pluginfiles.Error], text: linksStep},
 	{applies: is(client.ErrUnavailable), text: say("start it (systemctl start allocnetd)[--socket|, name its socket (--socket)], or use no daemon (--no-daemon)")},
+	{applies: is(client.ErrNoAnswer), text: say("look at the daemon (systemctl status allocnetd, journalctl -u allocnetd); " +
+		"if it hangs, restart it; then repeat the command: `allocnet ls` and `allocnet history` show what it has done")},
 	{applies: is(client.ErrConflists), text: say(
 		"name a network of the daemon instead, or ask root to set allow_conflists in the settings of the daemon")},
 	{applies: is(client.ErrForbidden), text: say("the daemon serves root and the group of its socket: try again with sudo, or join the group")},

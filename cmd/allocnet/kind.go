@@ -67,6 +67,7 @@ var kinds = []errorKind{
 	{"state-dir", "the state directory cannot be used", exitFailure, is(allocnet.ErrStateDir)},
 	{"canceled", "the command was interrupted", exitFailure, is(context.Canceled)},
 	{"timeout", "the time limit was exceeded", exitFailure, is(context.DeadlineExceeded)},
+	{"no-answer", "the daemon ended, or stopped answering; the result is not known", exitFailure, is(client.ErrNoAnswer)},
 	{"not-permitted", "the command needs more privileges", exitFailure, either(is(fs.ErrPermission), is(demo.ErrNoPrivateHost))},
 	{"plugin", "a plugin returned an error (its code is in \"code\") or an invalid result", exitFailure, isPluginError},
 	{"internal", "any other error", exitFailure, func(error) bool { return true }},

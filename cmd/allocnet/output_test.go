@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/netip"
 	"os/exec"
@@ -169,6 +170,7 @@ func TestKinds(t *testing.T) {
 		"no-daemon":            fmt.Errorf("%w: %w", client.ErrUnavailable, fs.ErrNotExist),
 		"not-allowed":          fmt.Errorf("%w: %w", client.ErrForbidden, fs.ErrPermission),
 		"busy":                 client.ErrBusy,
+		"no-answer":            fmt.Errorf("%w: %w", client.ErrNoAnswer, io.ErrUnexpectedEOF),
 		"not-ready":            fmt.Errorf("%w: %w", errNotReady, configurator.ErrPluginNotInstalled),
 		"undecided":            netpolicy.ErrUndecided,
 		"not-found":            configurator.ErrNotFound,
@@ -202,7 +204,10 @@ func TestKinds(t *testing.T) {
 		require.Regexp(t, "(?m)^  "+want+" +[a-z]", kindsHelp())
 	}
 	require.Equal(t, "port-conflict", newErrorReport(&allocnet.PortTakenError{}, "").Kind)
-	require.Len(t, strings.Split(kindsHelp(), "\n"), 38, "every kind is in the table above")
+	hung := newErrorReport(fmt.Errorf("%w: %w", client.ErrNoAnswer, context.DeadlineExceeded), "")
+	require.Equal(t, "timeout", hung.Kind)
+	require.Contains(t, hung.Hint, "systemctl status allocnetd")
+	require.Len(t, strings.Split(kindsHelp(), "\n"), 39, "every kind is in the table above")
 }
 
 func TestMessageSaysNothingTwice(t *testing.T) {

@@ -8,7 +8,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/allocnet/allocnet"
-	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/configurator"
 )
@@ -33,7 +32,7 @@ var errNotReady = errors.New("not ready")
 // missing returns ErrUnknownNetwork for networks of --network that the daemon does not have,
 // because the daemon does not get the flag. A Configurator checks them itself.
 func (a *app) missing(conf allocnet.Service, networks []configurator.Network) error {
-	if _, asked := conf.(*client.Client); !asked {
+	if !asksDaemon(conf) {
 		return nil
 	}
 	var errs []error
