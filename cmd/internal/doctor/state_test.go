@@ -257,7 +257,7 @@ func TestLimitsOfAUser(t *testing.T) {
 	privhost.Require(t, "unshare")
 	for check, c := range map[string]struct{ limit, want string }{
 		"inotify":    {"max_inotify_instances", "no further inotify instance"},
-		"namespaces": {"max_net_namespaces", "0 network namespaces of at most 0"},
+		"namespaces": {"max_net_namespaces", "no further network namespace can be made: create sandbox: make namespace: a limit of the host is reached"},
 	} {
 		cmd := exec.Command("unshare", "-U", "-r", "sh", "-c", "echo 0 >/proc/sys/user/"+c.limit+" && exec "+os.Args[0])
 		cmd.Env = append(os.Environ(), helperVariable+"="+check)
