@@ -201,6 +201,17 @@ func TestReversePathFilterOfUplinks(t *testing.T) {
 	r.repairs(r.finds("rp-filter", []string{"reverse path filtering of up2 is strict"}))
 }
 
+// TestRouteLocalnetOfAnIfb: the ifb of the plugin bandwidth names the same owner as the link of
+// the allocation, and needs no route_localnet.
+func TestRouteLocalnetOfAnIfb(t *testing.T) {
+	r := newRig(t)
+	r.network("10-web", r.chain("web", "web0", subnet, `, {"type": "bandwidth", "ingressRate": 1000000, "ingressBurst": 1000000, "egressRate": 1000000, "egressBurst": 1000000},
+		{"type": "firewall"}, {"type": "portmap", "capabilities": {"portMappings": true}}`))
+	r.setup("web")
+	r.sh("ip -br link show type ifb | grep -q bwp")
+	r.healthy()
+}
+
 func TestRouteLocalnet(t *testing.T) {
 	r := newRig(t)
 	r.setup("web")
