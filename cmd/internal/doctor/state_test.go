@@ -295,6 +295,18 @@ func TestStateDirectory(t *testing.T) {
 	require.Contains(t, f.Repair, "chmod go-w")
 }
 
+// TestLinkedStateDirectory: operations follow a symbolic link, so it is none that is to be removed.
+func TestLinkedStateDirectory(t *testing.T) {
+	r := newRig(t)
+	r.sh("mv " + r.path("state") + " " + r.path("elsewhere") + " && ln -s elsewhere " + r.path("state"))
+	conf, err := configurator.New(configurator.Config{ConfDir: r.path("conf"), StateDir: r.path("state"), PluginDirs: []string{r.path("bin")}, OneShot: true})
+	require.NoError(t, err)
+	r.conf = conf
+	r.healthy()
+	r.sh("chmod 777 " + r.path("elsewhere"))
+	require.Contains(t, r.finds("state-dir", []string{r.path("state")}, "not-checked").Repair, "chmod go-w "+r.path("elsewhere"))
+}
+
 func TestClock(t *testing.T) {
 	r := newRig(t)
 	r.sh("touch -d '1 day' " + r.path("conf/10-web.conflist"))
