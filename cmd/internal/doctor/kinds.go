@@ -59,7 +59,7 @@ var Kinds = []Kind{
 	{"bridge-full", Warning, "a bridge has at most 1023 ports; then every setup in the network fails", false},
 	{"files-full", Warning, "at the limit, no process can open another file", false},
 
-	{"disk-full", Error, "records and leases cannot be written, so setups and teardowns fail", false},
+	{"disk-full", Error, "records and leases cannot be written, so setups fail; teardowns need no space", false},
 	{"state-dir", Error, "operations are refused, because other users could change records", false},
 	{"clock", Warning, "ages, certificates and logs are wrong, and files of the future are not noticed when they change", false},
 }
