@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/allocnet/allocnet"
+	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/configurator"
 )
@@ -53,6 +54,9 @@ func (a *app) ready(c *cobra.Command) error {
 	done := a.progress("checking the networks")
 	err = conf.Ready(c.Context())
 	done()
+	if errors.Is(err, client.ErrNoAnswer) { // another question would only wait as well
+		return err
+	}
 	networks, broken := conf.Networks(c.Context())
 	if a.unasked(broken) == nil {
 		a.warnSkipped(broken) // also if the host is ready: the files need a repair
