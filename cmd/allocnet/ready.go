@@ -54,11 +54,12 @@ func (a *app) ready(c *cobra.Command) error {
 	done := a.progress("checking the networks")
 	err = conf.Ready(c.Context())
 	done()
-	if errors.Is(err, client.ErrNoAnswer) { // another question would only wait as well
-		return err
+	var networks []configurator.Network
+	var broken []*configurator.NetworkError
+	if !errors.Is(err, client.ErrNoAnswer) { // another question would only wait as well
+		networks, broken = conf.Networks(c.Context())
 	}
-	networks, broken := conf.Networks(c.Context())
-	if a.unasked(broken) == nil {
+	if a.unasked(broken) == nil && !errors.Is(err, client.ErrNoAnswer) {
 		a.warnSkipped(broken) // also if the host is ready: the files need a repair
 		err = errors.Join(a.missing(conf, networks), err)
 	}
