@@ -287,6 +287,19 @@ func TestReloadTooEarly(t *testing.T) {
 	}
 }
 
+// TestReloadBeforeMain: SIGHUP is ignored before the libraries are initialized.
+func TestReloadBeforeMain(t *testing.T) {
+	w := newWorkspace(t)
+	cmd := w.command("version")
+	cmd.Env = append(cmd.Env, "GODEBUG=inittrace=1")
+	trace, err := cmd.CombinedOutput()
+	require.NoError(t, err)
+	early, libraries := strings.Index(string(trace), "/cmd/internal/earlyhup @"), strings.Index(string(trace), "init golang.org/x/net/http2/hpack @")
+	require.Positive(t, early)
+	require.Positive(t, libraries)
+	require.Less(t, early, libraries)
+}
+
 // TestReloadStartsManager switches the manager on, to another network, and off.
 func TestReloadStartsManager(t *testing.T) {
 	w := newWorkspace(t)
