@@ -91,6 +91,7 @@ func TestHints(t *testing.T) {
 		"interrupted":                 fmt.Errorf("x: %w", context.Canceled),
 		"free some space":             &allocnet.StateDirError{Dir: "/s", Err: &fs.PathError{Op: "write", Path: "/s/f", Err: syscall.ENOSPC}},
 		"mount -o remount,rw":         &allocnet.StateDirError{Dir: "/s", Err: &fs.PathError{Op: "open", Path: "/s/lock", Err: syscall.EROFS}},
+		"ulimit -n":                   fmt.Errorf("%w: StateDir: %w", configurator.ErrInvalidConfig, syscall.EMFILE),
 		"its own network namespace":   fmt.Errorf("x: %w", configurator.ErrInUse),
 		"allocnet teardown ID":        fmt.Errorf("x: %w", configurator.ErrSetUp),
 		"is unchanged":                fmt.Errorf("x: %w: %w", configurator.ErrNotChecked, context.DeadlineExceeded),
@@ -204,6 +205,9 @@ func TestKinds(t *testing.T) {
 		require.Regexp(t, "(?m)^  "+want+" +[a-z]", kindsHelp())
 	}
 	require.Equal(t, "port-conflict", newErrorReport(&allocnet.PortTakenError{}, "").Kind)
+	require.Equal(t, "limit", newErrorReport(fmt.Errorf("%w: StateDir: %w", configurator.ErrInvalidConfig, syscall.EMFILE), "").Kind)
+	taken := newErrorReport(fmt.Errorf("ADD: attach interface eth0: %w", configurator.ErrInUse), "")
+	require.NotContains(t, taken.Hint, "--interface", "setup has no such flag")
 	hung := newErrorReport(fmt.Errorf("%w: %w", client.ErrNoAnswer, context.DeadlineExceeded), "")
 	require.Equal(t, "timeout", hung.Kind)
 	require.Contains(t, hung.Hint, "systemctl status allocnetd")
