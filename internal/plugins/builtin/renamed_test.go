@@ -1,6 +1,7 @@
 package builtin_test
 
 import (
+	"os"
 	"strings"
 	"testing"
 
@@ -33,6 +34,13 @@ func linkOf(t testing.TB, result object) netlink.Link {
 	return nil
 }
 
+// leaveNoLease removes the leases, with the last reserved address, which decides about the addresses
+// of later tests.
+func leaveNoLease(t testing.TB) {
+	t.Helper()
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll("/var/lib/cni/networks/net")) })
+}
+
 // rename gives a link another name, as an operator can.
 func rename(t testing.TB, link netlink.Link) {
 	t.Helper()
@@ -49,6 +57,7 @@ func TestDelOfARenamedLink(t *testing.T) {
 			t.Run(kind+" "+name, func(t *testing.T) {
 				_, native := runners(t)
 				defer removeBridge(t)
+				leaveNoLease(t)
 				a, other := sandboxed(t, "renamed"), sandboxed(t, "other")
 				result, otherResult := native.add(a, conf), native.add(other, conf)
 				link := linkOf(t, result)
@@ -86,6 +95,7 @@ func TestDelOfAMovedLink(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			_, native := runners(t)
 			defer removeBridge(t)
+			leaveNoLease(t)
 			a, third := sandboxed(t, "gone-away"), sandboxed(t, "third")
 			result := native.add(a, conf)
 			s, err := sandbox.Open(third.netns)
@@ -107,6 +117,7 @@ func TestDisconnectOfARenamedLink(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			_, native := runners(t)
 			defer removeBridge(t)
+			leaveNoLease(t)
 			a := sandboxed(t, "renamed")
 			conf = with(conf, "sourceGuard", false)
 			result := native.add(a, conf)
