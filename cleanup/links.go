@@ -40,7 +40,10 @@ func (f *linkFinder) find(ctx context.Context) ([]Leftover, error) {
 	for _, a := range f.attachments {
 		errs = append(errs, f.findNamed(a), f.findOwned(a), f.findIfb(a))
 	}
-	errs = append(errs, f.findAllOwned(), f.findPeers())
+	if f.mayBeRenamed() {
+		errs = append(errs, f.findAllOwned())
+	}
+	errs = append(errs, f.findPeers())
 	var list []Leftover
 	for _, l := range f.found {
 		list = append(list, l.leftover())

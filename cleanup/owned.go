@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 
+	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/internal/names"
@@ -106,12 +107,23 @@ func (f *linkFinder) findOwned(a *attachment) error {
 	})
 }
 
-// findAllOwned finds all links that name the target as their owner. It is used if no
-// network is known.
+// mayBeRenamed reports whether a link that names the target as its owner may have another name
+// than those that were looked up. That is so if no network is known, and for each attachment
+// without a link of its name that native plugins have, or may have, made. Links of other plugins
+// name no owner.
+func (f *linkFinder) mayBeRenamed() bool {
+	return len(f.attachments) == 0 || slices.ContainsFunc(f.attachments, func(a *attachment) bool {
+		name := f.ownerIn(a).Veth()
+		isIt := func(l hostLink) bool { return l.Attrs().Name == name }
+		return !slices.ContainsFunc(f.found, isIt) && (a.result == nil || slices.ContainsFunc(a.result.Interfaces, func(i *current.Interface) bool {
+			return i.Sandbox == "" && i.Name == name
+		}))
+	})
+}
+
+// findAllOwned finds all links that name the target as their owner, whatever their names are.
+// It reads all links of the host.
 func (f *linkFinder) findAllOwned() error {
-	if len(f.attachments) > 0 {
-		return nil
-	}
 	if f.instanceErr != nil {
 		return f.instanceErr
 	}

@@ -34,13 +34,17 @@ var _ allocnet.Service = (*Client)(nil)
 
 // Client calls the daemon. It implements allocnet.Service and is safe for concurrent use. Each
 // call uses a connection of its own.
-type Client struct{ cfg Config }
+type Client struct {
+	cfg Config
+
+	alivePeriod, aliveTime time.Duration // tests replace them
+}
 
 // New makes a Client. It does not connect to the daemon.
 func New(cfg Config) *Client {
 	cfg.Socket = cmp.Or(cfg.Socket, DefaultSocket)
 	cfg.Timeout = cmp.Or(cfg.Timeout, DefaultTimeout)
-	return &Client{cfg: cfg}
+	return &Client{cfg: cfg, alivePeriod: alivePeriod, aliveTime: aliveTime}
 }
 
 // open sends a request with the body in, nil for none, and returns the response. The caller
@@ -85,14 +89,16 @@ const maxAnswer = 1 << 30
 // call sends a request and reads the response. It succeeds only if verify accepts the response.
 // It also decodes a response with an error into out, because it may contain a report.
 func (c *Client) call(ctx context.Context, e exchange) error {
+	ctx, cancel := c.watched(ctx)
+	defer cancel()
 	answer, err := c.open(ctx, e.method, e.path, e.in)
 	if err != nil {
-		return err
+		return hung(ctx, err)
 	}
 	defer answer.body.Close()
 	data, err := io.ReadAll(io.LimitReader(answer.body, maxAnswer+1))
 	if err != nil {
-		return c.transportError(err)
+		return hung(ctx, c.transportError(err))
 	}
 	failure, err := e.read(answer, data)
 	if err != nil {

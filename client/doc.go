@@ -18,8 +18,11 @@
 // effects remain. The client sends the deadline of the context with the request, so the
 // daemon can finish the operation and respond before the deadline.
 //
-// If the daemon dies during a call, or its response is invalid, the error is not
-// ErrUnavailable, and the result of the operation is not known. Setup, Teardown, Check,
+// A call whose context has no deadline may last as long as its operation. It ends with
+// ErrNoAnswer if the daemon does not answer another request within some seconds.
+//
+// If the daemon dies during a call, the error is ErrNoAnswer. Then, or if its response is
+// invalid, the result of the operation is not known. Setup, Teardown, Check,
 // Repair, Recover and GC are idempotent: call again. Before an Update, Attach or Detach is
 // repeated, Get shows whether it took effect.
 package client

@@ -1,8 +1,10 @@
 package client
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"syscall"
 
 	"github.com/allocnet/allocnet/internal/wire"
@@ -12,6 +14,10 @@ import (
 var (
 	// ErrUnavailable: the daemon is not running. Nothing was changed.
 	ErrUnavailable = errors.New("allocnetd is not running")
+	// ErrNoAnswer: the daemon took the request and did not answer: it ended, or it hangs. The
+	// result of the operation is not known. errors.Is also finds context.DeadlineExceeded if
+	// the time limit of the call was exceeded.
+	ErrNoAnswer = errors.New("no answer from allocnetd")
 	// ErrForbidden: the caller is neither root nor a member of a group that may use the
 	// daemon. Nothing was changed.
 	ErrForbidden = wire.ErrForbidden
@@ -35,6 +41,10 @@ func (c *Client) transportError(err error) error {
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
 		return fmt.Errorf("%w: %w", ErrForbidden, err)
+	case errors.Is(err, syscall.EAGAIN): // the queue of its socket is full
+		return fmt.Errorf("%w: %w", ErrBusy, err)
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return fmt.Errorf("%w: ask the daemon at %s: %w", ErrNoAnswer, c.cfg.Socket, err)
 	}
 	return fmt.Errorf("ask allocnetd at %s: %w", c.cfg.Socket, err)
 }

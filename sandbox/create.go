@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/internal/flock"
 )
 
@@ -34,8 +35,8 @@ func Create(name string) (*Sandbox, error) {
 // shared mount point, as iproute2 does, so that the sandboxes are visible in other
 // mount namespaces.
 //
-// The error is ErrInvalidName, ErrExist or a system error. After an error, nothing
-// remains except dir.
+// The error is ErrInvalidName, ErrExist, allocnet.ErrLimit or a system error. After an
+// error, nothing remains except dir.
 func CreateIn(dir, name string) (*Sandbox, error) {
 	if err := prepare(context.Background(), dir, name); err != nil {
 		return nil, err
@@ -123,14 +124,25 @@ func reserve(path string) error {
 
 // steps turn a thread and the file at path into a sandbox. Destroy undoes all of them.
 var steps = []func(path string) error{
-	func(string) error { return os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_NEWNET)) },
+	func(string) error {
+		return limited("user.max_net_namespaces", os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_NEWNET)))
+	},
 	func(string) error { return loopbackUp() },
 	func(path string) error { return bind(threadNetns, path) },
 }
 
 // bind mounts the namespace at source on the file at path.
 func bind(source, path string) error {
-	return os.NewSyscallError("mount", unix.Mount(source, path, "", unix.MS_BIND, ""))
+	return limited("fs.mount-max", os.NewSyscallError("mount", unix.Mount(source, path, "", unix.MS_BIND, "")))
+}
+
+// limited returns allocnet.ErrLimit with the name of the sysctl if the kernel refuses to make
+// another namespace or mount: it says that no space is left then.
+func limited(sysctl string, err error) error {
+	if !errors.Is(err, unix.ENOSPC) {
+		return err
+	}
+	return fmt.Errorf("%w: %w: raise the sysctl %s", allocnet.ErrLimit, err, sysctl)
 }
 
 // fill mounts a new namespace on the file at path and opens it.

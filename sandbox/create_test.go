@@ -17,6 +17,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
 func TestValidateName(t *testing.T) {
@@ -101,6 +104,20 @@ func TestCreateWithoutRights(t *testing.T) {
 		require.ErrorIs(t, makeShared(DefaultDir), unix.EPERM)
 		return nil
 	}))
+}
+
+// TestLimit: the kernel's "no space left on device" is about a sysctl, which the error names.
+func TestLimit(t *testing.T) {
+	privhost.Require(t, "unshare")
+	c := exec.Command("unshare", "-U", "-r", "sh", "-c", "echo 0 >/proc/sys/user/max_net_namespaces && exec "+os.Args[0])
+	c.Env = append(os.Environ(), limitVariable+"=1")
+	out, err := c.CombinedOutput()
+	require.NoError(t, err, string(out))
+	require.Equal(t, "true create sandbox: make namespace: a limit of the host is reached: unshare: no space left on device: raise the sysctl user.max_net_namespaces\n", string(out))
+	err = limited("fs.mount-max", os.NewSyscallError("mount", unix.ENOSPC))
+	require.ErrorIs(t, err, allocnet.ErrLimit)
+	require.ErrorIs(t, err, unix.ENOSPC)
+	require.NotErrorIs(t, limited("fs.mount-max", unix.EPERM), allocnet.ErrLimit)
 }
 
 // TestCreateAtTheSameTime creates the first sandboxes of a directory

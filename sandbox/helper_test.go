@@ -1,6 +1,8 @@
 package sandbox
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,11 +12,22 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/internal/hostsnap"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
-func TestMain(m *testing.M) { os.Exit(privhost.Main(m)) }
+// limitVariable makes the test binary create a sandbox and print the error.
+const limitVariable = "ALLOCNET_TEST_SANDBOX_LIMIT"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(limitVariable) != "" {
+		_, err := New()
+		fmt.Println(errors.Is(err, allocnet.ErrLimit), err)
+		os.Exit(0)
+	}
+	os.Exit(privhost.Main(m))
+}
 
 // needKernel skips the test outside a private host, and checks that the test
 // leaves nothing.

@@ -25,6 +25,9 @@ type app struct {
 	// started reports whether a command has begun. Earlier errors are errors of the
 	// command line.
 	started bool
+	// examines reports that the command looks for what is wrong, so that settings of the daemon
+	// that cannot be read do not end it.
+	examines bool
 	// id is the ID of the allocation that the command names, or "".
 	id string
 	// used are the flags that hints do not suggest: see usedFlags.
@@ -67,7 +70,7 @@ type runFunc = func(*cobra.Command, []string) error
 // flag are the last active settings of the daemon.
 func (a *app) configurator() (*configurator.Configurator, error) {
 	if err := a.flags.adopt(); err != nil {
-		if !a.flags.set.Changed("state-dir") { // the records may be in another directory
+		if !a.flags.set.Changed("state-dir") && !a.examines { // the records may be in another directory
 			return nil, fmt.Errorf("read the daemon's last settings: %w: remove that file, start the daemon or pass --state-dir", err)
 		}
 		a.warn("the daemon's last settings are ignored: %v", err)

@@ -228,6 +228,9 @@ func (a *app) printCleanup(results []cleanupResult) {
 		a.out.Printf("%s no allocation is interrupted or without its network namespace\n", a.out.Paint(term.Green, a.out.Mark()))
 	}
 	for _, r := range results {
+		if r.Error != "" && len(r.Found)+len(r.Removed) == 0 { // the error says everything
+			continue
+		}
 		list, state := r.Found, "found"
 		if r.Removed != nil {
 			list, state = r.Removed, "removed"

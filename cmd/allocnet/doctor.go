@@ -78,6 +78,7 @@ type doctorReport struct {
 }
 
 func (a *app) doctor(ctx context.Context, fix bool) error {
+	a.examines = true
 	h, err := a.doctorHost(ctx)
 	if err != nil {
 		return err

@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/cmd/internal/doctor"
+	"github.com/allocnet/allocnet/cmd/internal/server/settings"
+	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/sandbox"
@@ -60,6 +62,26 @@ func idsOf(findings []doctor.Finding) (ids []string) {
 }
 
 // TestDoctorHelp: the help lists what --fix does, for each kind that it repairs.
+// TestDoctorOfAnOpenStateDirectory: other users can replace the settings of the daemon there, which
+// are ignored then; that is a finding, not the end of the command.
+func TestDoctorOfAnOpenStateDirectory(t *testing.T) {
+	w := newWorkspace(t)
+	s := settings.Default()
+	s.StateDir = w.path("open")
+	require.NoError(t, os.Mkdir(s.StateDir, 0o700))
+	require.NoError(t, s.Write(filepath.Join(s.StateDir, "s.settings")))
+	require.NoError(t, os.Chmod(s.StateDir, 0o777))
+	require.NoError(t, os.RemoveAll(configurator.DefaultStateDir))
+	require.NoError(t, os.Mkdir(configurator.DefaultStateDir, 0o777))
+	require.NoError(t, os.Chmod(configurator.DefaultStateDir, 0o777))
+	defer os.RemoveAll(configurator.DefaultStateDir)
+	got := runWith("", "doctor", "--socket", filepath.Join(s.StateDir, "s"), "--no-daemon", "--conf-dir", w.path("conf"))
+	require.Contains(t, got.errOut, "the daemon's last settings are ignored")
+	require.Contains(t, got.out, "error state-dir: ")
+	require.Equal(t, exitNo, got.code)
+	require.Equal(t, exitFailure, runWith("", "ls", "--socket", filepath.Join(s.StateDir, "s"), "--no-daemon").code)
+}
+
 func TestDoctorHelp(t *testing.T) {
 	help := runWith("", "doctor", "--help").ok(t)
 	for _, k := range doctor.Kinds {

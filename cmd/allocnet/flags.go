@@ -151,8 +151,14 @@ func (f *globalFlags) requirePaths() error {
 			return usagef(`--%s "": must be a path; omit the flag to use the default`, name)
 		}
 	}
+	if len(f.socket) > maxSocket {
+		return usagef("--socket %q: the path of a socket has at most %d bytes; use a shorter one, or a symbolic link", f.socket, maxSocket)
+	}
 	return nil
 }
+
+// maxSocket is the length of a path in struct sockaddr_un, without the byte at its end.
+const maxSocket = 107
 
 // absolute makes the directories independent of the working directory.
 func (f *globalFlags) absolute() error {

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -128,6 +129,8 @@ var hints = []struct {
 	{applies: as[stepError], text: nextStep},
 	{applies: as[*pluginfiles.Error], text: linksStep},
 	{applies: is(client.ErrUnavailable), text: say("start it (systemctl start allocnetd)[--socket|, name its socket (--socket)], or use no daemon (--no-daemon)")},
+	{applies: is(client.ErrNoAnswer), text: say("look at the daemon (systemctl status allocnetd, journalctl -u allocnetd); " +
+		"if it hangs, restart it; then repeat the command: `allocnet ls` and `allocnet history` show what it has done")},
 	{applies: is(client.ErrConflists), text: say(
 		"name a network of the daemon instead, or ask root to set allow_conflists in the settings of the daemon")},
 	{applies: is(client.ErrForbidden), text: say("the daemon serves root and the group of its socket: try again with sudo, or join the group")},
@@ -139,6 +142,7 @@ var hints = []struct {
 	{applies: iptablesMissing, install: true, text: say("plugins need iptables, on Debian: apt-get install iptables")},
 	{applies: is(configurator.ErrUnprivileged), text: say("run allocnet with sudo, or the daemon with the capabilities of its systemd unit; only `allocnet demo` works without")},
 	{applies: notPermitted, text: say("this needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN): try again with sudo; only `allocnet demo` works without")},
+	{applies: noDescriptor, text: say("this process, or the host, has too many open files: raise the limit (ulimit -n), or fs.file-max")},
 	{applies: as[*allocnet.RecordError], text: recordHint},
 	{applies: both(is(allocnet.ErrStateDir), saying(nil, "no space left on device", "disk quota exceeded")), text: say(
 		"free some space on the file system of that file (`df` shows it); a teardown needs none")},
@@ -163,7 +167,7 @@ var hints = []struct {
 	{applies: saying(ruleset.ErrPortTaken), text: portTakenHint},
 	{applies: is(configurator.ErrListener), text: say("`ss -lntup` lists the processes that listen; the setting host_listeners of the daemon selects the action")},
 	{applies: is(configurator.ErrNoPort), text: say("remove allocations, or enlarge the setting dynamic_ports of the daemon")},
-	{applies: both(is(configurator.ErrInUse), saying(nil, "attach ")), text: say(
+	{applies: both(is(configurator.ErrInUse), saying(nil, "attach allocation ")), text: say(
 		"name another interface with --interface, or omit the flag; `allocnet inspect ID` lists the interfaces")},
 	{applies: is(configurator.ErrInUse), text: say(
 		"every allocation needs its own network namespace: [--netns|use --netns with another path|use another path]" +
@@ -234,6 +238,11 @@ func iptablesMissing(err error) bool {
 	text := err.Error()
 	return (errors.Is(err, exec.ErrNotFound) || strings.Contains(text, exec.ErrNotFound.Error())) &&
 		(strings.Contains(text, "iptables") || strings.Contains(text, "ip6tables"))
+}
+
+// noDescriptor reports whether a limit of open files of this process or of the host is reached.
+func noDescriptor(err error) bool {
+	return !client.Remote(err) && (errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE))
 }
 
 func notPermitted(err error) bool {

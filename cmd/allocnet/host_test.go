@@ -165,6 +165,10 @@ func TestCleanup(t *testing.T) {
 	require.Equal(t, stateLive, report.Allocations[0].State)
 	require.Equal(t, stateNoRecord, report.Allocations[1].State)
 
+	refused := w.run("cleanup", "--force", "web")
+	require.Equal(t, exitFailure, refused.code)
+	require.Empty(t, refused.out, "the error says that nothing was removed")
+
 	require.NoError(t, sandbox.Destroy(s.Path()))
 	require.Contains(t, w.run("cleanup", "--audit").out, "web (netns gone): ")
 	w.run("cleanup", "--force").ok(t)

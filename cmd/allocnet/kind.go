@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -52,6 +53,7 @@ var kinds = []errorKind{
 	{"different", "another allocation is set up under this ID", exitFailure, is(configurator.ErrDifferent)},
 	{"port-conflict", "a host port is already in use", exitUsage, both(isConflict, is(configurator.ErrInvalidAllocation))},
 	{"port-conflict", "a host port is already in use", exitFailure, either(isConflict, either(is(ruleset.ErrPortTaken), is(configurator.ErrListener)))},
+	{"limit", "a limit of the host is reached", exitFailure, noDescriptor},
 	{"invalid", "the command line, a value in it or the configuration is invalid", exitUsage, isInvalid},
 	{"undecided", "policy explain: the other end decides, and its address does not name it", exitFailure, is(netpolicy.ErrUndecided)},
 	{"unknown-network", "no valid configuration has the name", exitFailure, is(configurator.ErrUnknownNetwork)},
@@ -67,6 +69,7 @@ var kinds = []errorKind{
 	{"state-dir", "the state directory cannot be used", exitFailure, is(allocnet.ErrStateDir)},
 	{"canceled", "the command was interrupted", exitFailure, is(context.Canceled)},
 	{"timeout", "the time limit was exceeded", exitFailure, is(context.DeadlineExceeded)},
+	{"no-answer", "the daemon ended, or stopped answering; the result is not known", exitFailure, is(client.ErrNoAnswer)},
 	{"not-permitted", "the command needs more privileges", exitFailure, either(is(fs.ErrPermission), is(demo.ErrNoPrivateHost))},
 	{"plugin", "a plugin returned an error (its code is in \"code\") or an invalid result", exitFailure, isPluginError},
 	{"internal", "any other error", exitFailure, func(error) bool { return true }},
@@ -84,12 +87,12 @@ func kindOf(err error) errorKind {
 // kindsHelp returns the help on the words, each of them once.
 func kindsHelp() string {
 	var b strings.Builder
-	last := ""
+	var said []string
 	for _, k := range kinds {
-		if k.word != last {
+		if !slices.Contains(said, k.word) {
 			fmt.Fprintf(&b, "  %-20s  %s\n", k.word, k.meaning)
 		}
-		last = k.word
+		said = append(said, k.word)
 	}
 	return strings.TrimRight(b.String(), "\n")
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/allocnet/allocnet"
-	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/configurator"
 )
@@ -145,7 +144,7 @@ func (a *app) printList(ctx context.Context, conf allocnet.Service, records []co
 	}
 	if len(records) == 0 {
 		where := a.flags.stateDir
-		if _, asked := conf.(*client.Client); asked {
+		if asksDaemon(conf) {
 			where = "the daemon at " + a.flags.socket
 		}
 		a.err.Printf("nothing is set up in %s\n", where)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/netip"
 	"os/exec"
@@ -90,6 +91,7 @@ func TestHints(t *testing.T) {
 		"interrupted":                 fmt.Errorf("x: %w", context.Canceled),
 		"free some space":             &allocnet.StateDirError{Dir: "/s", Err: &fs.PathError{Op: "write", Path: "/s/f", Err: syscall.ENOSPC}},
 		"mount -o remount,rw":         &allocnet.StateDirError{Dir: "/s", Err: &fs.PathError{Op: "open", Path: "/s/lock", Err: syscall.EROFS}},
+		"ulimit -n":                   fmt.Errorf("%w: StateDir: %w", configurator.ErrInvalidConfig, syscall.EMFILE),
 		"its own network namespace":   fmt.Errorf("x: %w", configurator.ErrInUse),
 		"allocnet teardown ID":        fmt.Errorf("x: %w", configurator.ErrSetUp),
 		"is unchanged":                fmt.Errorf("x: %w: %w", configurator.ErrNotChecked, context.DeadlineExceeded),
@@ -169,6 +171,7 @@ func TestKinds(t *testing.T) {
 		"no-daemon":            fmt.Errorf("%w: %w", client.ErrUnavailable, fs.ErrNotExist),
 		"not-allowed":          fmt.Errorf("%w: %w", client.ErrForbidden, fs.ErrPermission),
 		"busy":                 client.ErrBusy,
+		"no-answer":            fmt.Errorf("%w: %w", client.ErrNoAnswer, io.ErrUnexpectedEOF),
 		"not-ready":            fmt.Errorf("%w: %w", errNotReady, configurator.ErrPluginNotInstalled),
 		"undecided":            netpolicy.ErrUndecided,
 		"not-found":            configurator.ErrNotFound,
@@ -202,7 +205,13 @@ func TestKinds(t *testing.T) {
 		require.Regexp(t, "(?m)^  "+want+" +[a-z]", kindsHelp())
 	}
 	require.Equal(t, "port-conflict", newErrorReport(&allocnet.PortTakenError{}, "").Kind)
-	require.Len(t, strings.Split(kindsHelp(), "\n"), 38, "every kind is in the table above")
+	require.Equal(t, "limit", newErrorReport(fmt.Errorf("%w: StateDir: %w", configurator.ErrInvalidConfig, syscall.EMFILE), "").Kind)
+	taken := newErrorReport(fmt.Errorf("ADD: attach interface eth0: %w", configurator.ErrInUse), "")
+	require.NotContains(t, taken.Hint, "--interface", "setup has no such flag")
+	hung := newErrorReport(fmt.Errorf("%w: %w", client.ErrNoAnswer, context.DeadlineExceeded), "")
+	require.Equal(t, "timeout", hung.Kind)
+	require.Contains(t, hung.Hint, "systemctl status allocnetd")
+	require.Len(t, strings.Split(kindsHelp(), "\n"), 39, "every kind is in the table above")
 }
 
 func TestMessageSaysNothingTwice(t *testing.T) {

@@ -33,7 +33,7 @@ var errNotReady = errors.New("not ready")
 // missing returns ErrUnknownNetwork for networks of --network that the daemon does not have,
 // because the daemon does not get the flag. A Configurator checks them itself.
 func (a *app) missing(conf allocnet.Service, networks []configurator.Network) error {
-	if _, asked := conf.(*client.Client); !asked {
+	if !asksDaemon(conf) {
 		return nil
 	}
 	var errs []error
@@ -54,8 +54,12 @@ func (a *app) ready(c *cobra.Command) error {
 	done := a.progress("checking the networks")
 	err = conf.Ready(c.Context())
 	done()
-	networks, broken := conf.Networks(c.Context())
-	if a.unasked(broken) == nil {
+	var networks []configurator.Network
+	var broken []*configurator.NetworkError
+	if !errors.Is(err, client.ErrNoAnswer) { // another question would only wait as well
+		networks, broken = conf.Networks(c.Context())
+	}
+	if a.unasked(broken) == nil && !errors.Is(err, client.ErrNoAnswer) {
 		a.warnSkipped(broken) // also if the host is ready: the files need a repair
 		err = errors.Join(a.missing(conf, networks), err)
 	}

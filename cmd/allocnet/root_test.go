@@ -223,6 +223,8 @@ func TestEnvironment(t *testing.T) {
 // of a list, count as not set.
 func TestEmptyPaths(t *testing.T) {
 	t.Chdir(t.TempDir())
+	long := runWith("", "ls", "--json", "--socket", "/run/"+strings.Repeat("x", 103)).failure(t, exitUsage)
+	require.Contains(t, long.Error, "the path of a socket has at most 107 bytes")
 	for _, flag := range []string{"--state-dir", "--conf-dir", "--plugin-dir", "--socket", "--subnets-from"} {
 		for _, command := range [][]string{{"ls"}, {"setup", "web"}, {"teardown", "web"}, {"gc", "--none"}, {"doctor"}} {
 			got := runWith("", append(command, "--no-daemon", "--json", flag, "")...).failure(t, exitUsage)

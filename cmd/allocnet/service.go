@@ -11,16 +11,19 @@ import (
 )
 
 // service returns the daemon if it is running, and otherwise a Configurator of this
-// process.
+// process. A daemon that stops listening later is replaced by it, unless --socket names it.
 func (a *app) service() (allocnet.Service, error) {
 	daemon, err := a.daemon()
 	if err != nil {
 		return nil, err
 	}
-	if daemon != nil {
+	switch {
+	case daemon == nil:
+		return a.configurator()
+	case a.flags.set.Changed("socket"):
 		return daemon, nil
 	}
-	return a.configurator()
+	return &failover{daemon: daemon, open: func() (allocnet.Service, error) { return a.configurator() }}, nil
 }
 
 // daemon returns a client of the daemon, or nil if this process executes the command: no

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -122,13 +123,23 @@ func (a *app) setup(c *cobra.Command, id string, f *setupFlags) error {
 	done := a.progress("setting up %s", id)
 	status, err := conf.Setup(c.Context(), *alloc)
 	done()
-	if err != nil && c.Context().Err() != nil { // the daemon may still undo it; a check waits for the lock
-		_ = conf.Check(context.WithoutCancel(c.Context()), configurator.Allocation{ID: id})
+	if err != nil && c.Context().Err() != nil {
+		awaitUndo(c.Context(), conf, id)
 	}
 	if err != nil {
 		return outlived(c.Context(), conf, id, err)
 	}
 	return a.printStatus(id, status)
+}
+
+// undoTime bounds awaitUndo. Tests replace it.
+var undoTime = 10 * time.Second
+
+// awaitUndo waits until the daemon has undone an interrupted setup: a check waits for the lock.
+func awaitUndo(ctx context.Context, conf allocnet.Service, id string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+	defer cancel()
+	_ = conf.Check(ctx, configurator.Allocation{ID: id})
 }
 
 // outlived adds a step to ErrExists if the allocation's network namespace is gone.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"path/filepath"
@@ -69,7 +70,10 @@ func isWrong(s *client.HostStatus) bool {
 
 func (a *app) hostStatus(ctx context.Context, daemon *client.Client) (*client.HostStatus, error) {
 	if daemon != nil {
-		return daemon.HostStatus(ctx)
+		s, err := daemon.HostStatus(ctx)
+		if !errors.Is(err, client.ErrUnavailable) || a.flags.set.Changed("socket") {
+			return s, err
+		}
 	}
 	h, err := a.doctorHost(ctx)
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -286,6 +287,19 @@ func TestReloadTooEarly(t *testing.T) {
 	}
 }
 
+// TestReloadBeforeMain: SIGHUP is ignored before the libraries are initialized.
+func TestReloadBeforeMain(t *testing.T) {
+	w := newWorkspace(t)
+	cmd := w.command("version")
+	cmd.Env = append(cmd.Env, "GODEBUG=inittrace=1")
+	trace, err := cmd.CombinedOutput()
+	require.NoError(t, err)
+	early, libraries := strings.Index(string(trace), "/cmd/internal/earlyhup @"), strings.Index(string(trace), "init golang.org/x/net/http2/hpack @")
+	require.Positive(t, early)
+	require.Positive(t, libraries)
+	require.Less(t, early, libraries)
+}
+
 // TestReloadStartsManager switches the manager on, to another network, and off.
 func TestReloadStartsManager(t *testing.T) {
 	w := newWorkspace(t)
@@ -481,4 +495,53 @@ func TestActiveSettingsNotWritable(t *testing.T) {
 	require.Error(t, err)
 	require.Contains(t, string(out), "write settings to")
 	require.NoFileExists(t, w.path("s"))
+}
+
+// TestFullFileSystemAtTheStart: the daemon starts, because teardowns need no space, and writes the
+// active settings later. A file with the same content is left as it is.
+func TestFullFileSystemAtTheStart(t *testing.T) {
+	w := newWorkspace(t)
+	dir := w.path("sockets")
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	require.NoError(t, syscall.Mount("none", dir, "tmpfs", 0, fmt.Sprintf("size=%d,mode=700", 4*os.Getpagesize())))
+	defer func() { require.NoError(t, syscall.Unmount(dir, syscall.MNT_DETACH)) }()
+	filler := filepath.Join(dir, "filler")
+	require.NoError(t, os.WriteFile(filler, make([]byte, 4*os.Getpagesize()), 0o600))
+	w.configure()
+	args := []string{"--socket-path", filepath.Join(dir, "s")}
+	p := w.start(args...)
+	p.logged("the active settings cannot be written")
+	p.stop()
+	file := settings.ActiveFile(filepath.Join(dir, "s"))
+	require.NoFileExists(t, file)
+
+	require.NoError(t, os.Remove(filler))
+	w.start(args...).stop()
+	before, err := os.Stat(file)
+	require.NoError(t, err)
+	w.start(args...).stop()
+	after, err := os.Stat(file)
+	require.NoError(t, err)
+	require.True(t, os.SameFile(before, after), "the file is not written again")
+}
+
+// TestActiveSettingsLater: what could not be written at the start is written as soon as possible.
+func TestActiveSettingsLater(t *testing.T) {
+	defer func(d time.Duration) { againTime = d }(againTime)
+	againTime = time.Millisecond
+	w := newWorkspace(t)
+	s := settings.Default()
+	s.StateDir, s.Pool.Dir = w.path("state"), w.path("netns")
+	h, err := newHost(settings.Source{}, s, hclog.NewNullLogger())
+	require.NoError(t, err)
+	defer h.close()
+	h.activeFile = w.path("later/s.settings")
+	require.Error(t, h.writeFirstActive())
+	done := make(chan error)
+	go func() { done <- h.writeActiveLater(t.Context()) }()
+	time.Sleep(10 * time.Millisecond)
+	require.NoError(t, os.Mkdir(w.path("later"), 0o700))
+	require.NoError(t, <-done)
+	_, err = settings.Read(h.activeFile)
+	require.NoError(t, err)
 }

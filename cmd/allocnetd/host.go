@@ -7,7 +7,9 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
@@ -55,6 +57,8 @@ type host struct {
 	reconciled chan struct{}
 
 	activeFile string // the file that a reload writes the active settings to; "" for none
+	activeMu   sync.Mutex
+	unwritten  bool // the last attempt to write it has failed
 }
 
 // generation holds everything that a reload replaces. A running operation ends with the
@@ -288,7 +292,47 @@ func (h *host) writeActive() error {
 	if h.activeFile == "" {
 		return nil
 	}
-	return h.active().settings.Write(h.activeFile)
+	h.activeMu.Lock()
+	defer h.activeMu.Unlock()
+	err := h.active().settings.Write(h.activeFile)
+	h.unwritten = err != nil
+	return err
+}
+
+// writeFirstActive is writeActive at the start. A full file system does not keep the daemon from
+// starting, because teardowns need no space; writeActiveLater tries again.
+func (h *host) writeFirstActive() error {
+	err := h.writeActive()
+	for _, full := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS} {
+		if errors.Is(err, full) {
+			h.logger.Warn("the active settings cannot be written: while the daemon is not running, the plugin and the command line use the previous ones or the defaults; trying again", "error", err)
+			return nil
+		}
+	}
+	return err
+}
+
+// againTime is the pause between attempts of writeActiveLater. Tests replace it.
+var againTime = time.Minute
+
+// writeActiveLater writes the active settings as soon as that is possible.
+func (h *host) writeActiveLater(ctx context.Context) error {
+	missing := func() bool {
+		h.activeMu.Lock()
+		defer h.activeMu.Unlock()
+		return h.unwritten
+	}
+	for missing() {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(againTime):
+		}
+		if missing() && h.writeActive() == nil {
+			h.logger.Info("the active settings are written")
+		}
+	}
+	return nil
 }
 
 func (h *host) grace() time.Duration { return h.active().settings.ShutdownGrace }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"os"
 
+	_ "github.com/allocnet/allocnet/cmd/internal/earlyhup" // the first package to be initialized
 	"github.com/allocnet/allocnet/internal/engine/pluginexec"
 )
 

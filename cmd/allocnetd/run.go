@@ -48,7 +48,7 @@ func runDaemon(ctx context.Context, source settings.Source, logTo io.Writer) err
 		return errors.Join(err, l.Release())
 	}
 	h.activeFile = activeFile(l)
-	if err := errors.Join(h.listenForMetrics(), h.listenForPage(l.Path()), h.writeActive()); err != nil {
+	if err := errors.Join(h.listenForMetrics(), h.listenForPage(l.Path()), h.writeFirstActive()); err != nil {
 		return errors.Join(err, l.Release(), h.close())
 	}
 	return errors.Join(server.Run(ctx, h.options(l)), h.close())
@@ -71,6 +71,7 @@ func (h *host) options(l *server.Listener) server.Options {
 			{Name: "configuration manager", Run: h.manager.run},
 			{Name: "teardown of allocations without a network namespace", Run: h.tearDownGone},
 			{Name: "subnets of flanneld", Run: h.followSubnets},
+			{Name: "copy of the active settings", Run: h.writeActiveLater},
 			{Name: "flows that network policies deny", Run: h.followDenials},
 		}, slices.Concat(h.exports(), h.pages(), h.healing(&s))...),
 		Reconcile:     h.reconcile,

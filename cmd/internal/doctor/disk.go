@@ -35,8 +35,12 @@ func checkDisk(_ context.Context, h *Host) (findings []Finding, err error) {
 		seen = append(seen, s.Fsid)
 		findings = append(findings, full(dir, &s)...)
 	}
-	if err := statedir.CheckDirs(h.StateDir); errors.Is(err, statedir.ErrNotOurs) {
-		findings = append(findings, find("state-dir", h.StateDir, err.Error(), "check its content, then: chmod go-w "+h.StateDir))
+	dir := h.StateDir
+	if d, err := statedir.Resolve(dir); err == nil {
+		dir = d.Path // operations follow symbolic links, too
+	}
+	if err := statedir.CheckDirs(dir); errors.Is(err, statedir.ErrNotOurs) {
+		findings = append(findings, find("state-dir", h.StateDir, err.Error(), "check its content, then: chmod go-w "+dir))
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return findings, err
 	}

@@ -23,6 +23,7 @@ var Kinds = []Kind{
 	{"firewalld", Error, "allocations must be sources of a zone of firewalld, which can be done only over D-Bus", false},
 
 	{"subnet-overlap", Error, "packets to these addresses take the other way: allocations are unreachable, or other hosts are, without an error anywhere", false},
+	{"subnet-reserved", Error, "the kernel and other programs treat these addresses differently from those of hosts: setups fail, or packets are lost without an error", false},
 	{"subnet-shared", Error, "two networks lease the same addresses, so two allocations can have the same one", false},
 	{"bridge-subnet", Error, "a bridge keeps its first subnet, so every setup in the network fails", false},
 	{"address-outside-subnet", Error, "flanneld has leased another subnet for this host: others no longer send packets for the former one here, and another host may get it", false},
@@ -58,7 +59,7 @@ var Kinds = []Kind{
 	{"bridge-full", Warning, "a bridge has at most 1023 ports; then every setup in the network fails", false},
 	{"files-full", Warning, "at the limit, no process can open another file", false},
 
-	{"disk-full", Error, "records and leases cannot be written, so setups and teardowns fail", false},
+	{"disk-full", Error, "records and leases cannot be written, so setups fail; teardowns need no space", false},
 	{"state-dir", Error, "operations are refused, because other users could change records", false},
 	{"clock", Warning, "ages, certificates and logs are wrong, and files of the future are not noticed when they change", false},
 }

@@ -18,8 +18,10 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/cmd/internal/addresses"
 	"github.com/allocnet/allocnet/internal/retry"
+	"github.com/allocnet/allocnet/sandbox"
 )
 
 // checkLimits looks for limits that are reached, or that Full of is.
@@ -170,7 +172,8 @@ func infoStat(info os.FileInfo, err error) (*syscall.Stat_t, bool) {
 	return stat, ok
 }
 
-// namespaces counts the network namespaces in the directory of named ones.
+// namespaces makes a network namespace, and counts those in the directory of named ones. The
+// others, such as those of containers, count for the limit as well.
 func (h *Host) namespaces() ([]Finding, error) {
 	const file = "/proc/sys/user/max_net_namespaces"
 	limit, err := number(file)
@@ -181,11 +184,20 @@ func (h *Host) namespaces() ([]Finding, error) {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
-	if float64(len(entries)+1) < h.Full*limit { // the host's own one counts
-		return nil, nil
+	repair := fmt.Sprintf("sysctl -w user.max_net_namespaces=%.0f (and in a file of /etc/sysctl.d)", max(2*limit, 1<<16))
+	one, err := sandbox.New()
+	switch {
+	case err == nil:
+		err = one.Close()
+	case errors.Is(err, allocnet.ErrLimit):
+		return []Finding{find("namespaces-full", "user.max_net_namespaces", fmt.Sprintf("no further network namespace can be made: %v", err), repair)}, nil
+	default: // checkPrivileges and checkKernel report what is missing
+		err = nil
 	}
-	return []Finding{find("namespaces-full", "user.max_net_namespaces", fmt.Sprintf("%s has %d network namespaces of at most %.0f", h.NetnsDir, len(entries), limit),
-		fmt.Sprintf("sysctl -w user.max_net_namespaces=%.0f (and in a file of /etc/sysctl.d)", max(2*limit, 1<<16)))}, nil
+	if float64(len(entries)+1) < h.Full*limit { // the host's own one counts
+		return nil, err
+	}
+	return []Finding{find("namespaces-full", "user.max_net_namespaces", fmt.Sprintf("%s has %d network namespaces of at most %.0f", h.NetnsDir, len(entries), limit), repair)}, err
 }
 
 func (h *Host) addresses() (findings []Finding, err error) {

@@ -68,6 +68,8 @@ func TestSubnets(t *testing.T) {
 			"bridge-subnet", []string{"bridge web0 has address 10.99.0.1/24, which is not in subnet 10.77.0.0/24"}},
 		"the bridge has a larger subnet": {"ip link add web0 type bridge; ip addr add 10.77.0.1/16 dev web0", "true",
 			"bridge-subnet", []string{"bridge web0 has 10.77.0.1/16"}},
+		"the renamed bridge": {"ip link add brx type bridge; ip addr add 10.77.0.1/24 dev brx", "ip link del brx 2>/dev/null || true",
+			"subnet-overlap", []string{"overlaps with address 10.77.0.1/24 of brx"}},
 		"a name server": {"echo nameserver 10.77.0.53 >/run/resolv; mount --bind /run/resolv /etc/resolv.conf", "umount /etc/resolv.conf",
 			"resolver-in-subnet", []string{"name server 10.77.0.53"}},
 	} {
@@ -76,8 +78,26 @@ func TestSubnets(t *testing.T) {
 			r.healthy()
 			r.sh(c.breaks)
 			r.undo(c.undo)
-			r.finds(c.id, c.texts)
+			f := r.finds(c.id, c.texts)
+			if name == "the renamed bridge" {
+				r.repairs(f)
+			} else {
+				require.NotContains(t, f.Repair, "ip link del other")
+			}
 		})
+	}
+}
+
+// TestReservedSubnets: no network can use the addresses that the kernel treats specially.
+func TestReservedSubnets(t *testing.T) {
+	r := newRig(t)
+	for _, reserved := range []string{"0.0.0.0/8", "127.5.0.0/16", "169.254.0.0/16", "224.0.0.0/16", "240.0.0.0/8", "fe80::/64", "ff05::/64"} {
+		r.network("10-web", r.bridge("web", "web0", reserved))
+		r.finds("subnet-reserved", []string{"subnet " + reserved + ` of network "web" overlaps with`})
+	}
+	for _, usual := range []string{"128.0.0.0/16", "100.64.0.0/16", "198.18.0.0/15", "223.0.0.0/16", "fd00::/64", "2001:db8::/64"} {
+		r.network("10-web", r.bridge("web", "web0", usual))
+		r.healthy()
 	}
 }
 
@@ -199,6 +219,17 @@ func TestReversePathFilterOfUplinks(t *testing.T) {
 	r.undo("ip link del up1; ip link del up2")
 	r.sh("sysctl -qw net/ipv4/conf/up1/rp_filter=0")
 	r.repairs(r.finds("rp-filter", []string{"reverse path filtering of up2 is strict"}))
+}
+
+// TestRouteLocalnetOfAnIfb: the ifb of the plugin bandwidth names the same owner as the link of
+// the allocation, and needs no route_localnet.
+func TestRouteLocalnetOfAnIfb(t *testing.T) {
+	r := newRig(t)
+	r.network("10-web", r.chain("web", "web0", subnet, `, {"type": "bandwidth", "ingressRate": 1000000, "ingressBurst": 1000000, "egressRate": 1000000, "egressBurst": 1000000},
+		{"type": "firewall"}, {"type": "portmap", "capabilities": {"portMappings": true}}`))
+	r.setup("web")
+	r.sh("ip -br link show type ifb | grep -q bwp")
+	r.healthy()
 }
 
 func TestRouteLocalnet(t *testing.T) {

@@ -257,7 +257,7 @@ func TestLimitsOfAUser(t *testing.T) {
 	privhost.Require(t, "unshare")
 	for check, c := range map[string]struct{ limit, want string }{
 		"inotify":    {"max_inotify_instances", "no further inotify instance"},
-		"namespaces": {"max_net_namespaces", "0 network namespaces of at most 0"},
+		"namespaces": {"max_net_namespaces", "no further network namespace can be made: create sandbox: make namespace: a limit of the host is reached"},
 	} {
 		cmd := exec.Command("unshare", "-U", "-r", "sh", "-c", "echo 0 >/proc/sys/user/"+c.limit+" && exec "+os.Args[0])
 		cmd.Env = append(os.Environ(), helperVariable+"="+check)
@@ -293,6 +293,18 @@ func TestStateDirectory(t *testing.T) {
 	r.sh("chmod 777 " + r.path("state"))
 	f := r.finds("state-dir", []string{r.path("state")}, "not-checked")
 	require.Contains(t, f.Repair, "chmod go-w")
+}
+
+// TestLinkedStateDirectory: operations follow a symbolic link, so it is none that is to be removed.
+func TestLinkedStateDirectory(t *testing.T) {
+	r := newRig(t)
+	r.sh("mv " + r.path("state") + " " + r.path("elsewhere") + " && ln -s elsewhere " + r.path("state"))
+	conf, err := configurator.New(configurator.Config{ConfDir: r.path("conf"), StateDir: r.path("state"), PluginDirs: []string{r.path("bin")}, OneShot: true})
+	require.NoError(t, err)
+	r.conf = conf
+	r.healthy()
+	r.sh("chmod 777 " + r.path("elsewhere"))
+	require.Contains(t, r.finds("state-dir", []string{r.path("state")}, "not-checked").Repair, "chmod go-w "+r.path("elsewhere"))
 }
 
 func TestClock(t *testing.T) {

@@ -29,6 +29,7 @@ type hostNetwork struct {
 	prefix netip.Prefix
 	link   string
 	owner  names.Owner // of the link; the zero value if that is not known
+	bridge bool        // the link is a bridge
 	what   string
 }
 
@@ -54,6 +55,10 @@ func checkSubnets(_ context.Context, h *Host) (findings []Finding, err error) {
 			}
 		}
 		findings = append(findings, s.against(taken)...)
+		if use := s.reserved(); use != "" {
+			findings = append(findings, find("subnet-reserved", s.network.Name,
+				fmt.Sprintf("subnet %s of network %q overlaps with %s", s.pool.Subnet, s.network.Name, use), s.changeSubnet()))
+		}
 	}
 	servers, err := nameServers("/etc/resolv.conf")
 	for _, s := range subnets {
@@ -176,9 +181,43 @@ func (s subnetOf) against(taken []hostNetwork) (findings []Finding) {
 		}
 		seen = append(seen, key)
 		findings = append(findings, find("subnet-overlap", s.network.Name,
-			fmt.Sprintf("subnet %s of network %q overlaps with %s", s.pool.Subnet, s.network.Name, t.what), s.changeSubnet()))
+			fmt.Sprintf("subnet %s of network %q overlaps with %s", s.pool.Subnet, s.network.Name, t.what), s.giveWay(t)))
 	}
 	return append(findings, s.bridgeElsewhere(taken)...)
+}
+
+// giveWay returns the repair of an overlap. Another bridge with the address of the gateway is
+// most likely the network's own one, which was renamed or had another name in its configuration.
+func (s subnetOf) giveWay(t hostNetwork) string {
+	if t.bridge && s.bridge != "" && t.prefix.Addr() == s.pool.Range.Gateway {
+		return fmt.Sprintf("ip link del %s (if it is an earlier bridge of the network, under another name; then run: allocnet repair; otherwise %s)", t.link, s.changeSubnet())
+	}
+	return s.changeSubnet()
+}
+
+// special are the prefixes that no network can use (RFC 6890 and RFC 4291), and their uses.
+var special = []struct {
+	prefix netip.Prefix
+	use    string
+}{
+	{netip.MustParsePrefix("0.0.0.0/8"), "0.0.0.0/8, this host on this network"},
+	{netip.MustParsePrefix("127.0.0.0/8"), "127.0.0.0/8, the loopback addresses"},
+	{netip.MustParsePrefix("169.254.0.0/16"), "169.254.0.0/16, the link-local addresses, among them that of metadata services"},
+	{netip.MustParsePrefix("224.0.0.0/4"), "224.0.0.0/4, the multicast groups"},
+	{netip.MustParsePrefix("240.0.0.0/4"), "240.0.0.0/4, which is reserved"},
+	{netip.MustParsePrefix("::/127"), "::/127, the unspecified and the loopback address"},
+	{netip.MustParsePrefix("fe80::/10"), "fe80::/10, the link-local addresses"},
+	{netip.MustParsePrefix("ff00::/8"), "ff00::/8, the multicast groups"},
+}
+
+// reserved returns the use of a special prefix that the subnet overlaps with, or "".
+func (s subnetOf) reserved() string {
+	for _, r := range special {
+		if r.prefix.Overlaps(s.pool.Subnet) {
+			return r.use
+		}
+	}
+	return ""
 }
 
 // leased reports whether what the host has is the route or the address of an attachment: of
@@ -318,7 +357,7 @@ func appendNetwork(list []hostNetwork, l netlink.Link, dst *net.IPNet, what stri
 	}
 	n := hostNetwork{prefix: p, what: what}
 	if l != nil {
-		n.link = l.Attrs().Name
+		n.link, n.bridge = l.Attrs().Name, l.Type() == "bridge"
 		n.owner, _ = names.ParseOwner(l.Attrs().Alias)
 		if l.Attrs().Flags&net.FlagLoopback != 0 {
 			return list

@@ -83,7 +83,7 @@ func (h *Host) hostLinks() (list []hostLink, err error) {
 	found := map[string]bool{}
 	for _, l := range links {
 		owner, ok := names.ParseOwner(l.Attrs().Alias)
-		if !ok {
+		if !ok || l.Type() != "veth" { // an ifb of the plugin bandwidth has no addresses behind it
 			continue
 		}
 		name := l.Attrs().Name

@@ -39,6 +39,9 @@ func TestMain(m *testing.M) {
 // serveIn runs the daemon. It exchanges events with the test through FIFOs in the
 // directory; without a FIFO it does not wait.
 func serveIn(dir string) error {
+	if there(dir, "impatient") {
+		socketPeriod = 10 * time.Millisecond
+	}
 	l, err := Listen(Socket{Path: dir + "/s", Mode: 0o600})
 	if err != nil {
 		return err

@@ -20,6 +20,7 @@ type Listener struct {
 	passed bool     // systemd has passed the socket and owns its file
 	lock   *os.File // nil without a path
 	remove func() error
+	files  []ownFile // see lost
 }
 
 // Listen takes the socket that systemd passes to the process, or creates s. The caller
@@ -65,6 +66,7 @@ func take(files []*os.File) (*Listener, error) {
 		if l.lock, err = lock(path); err != nil {
 			return nil, errors.Join(err, stream.Close())
 		}
+		l.note()
 	}
 	return l, nil
 }
@@ -82,13 +84,18 @@ func create(s Socket) (*Listener, error) {
 	if err != nil {
 		return nil, errors.Join(err, held.Close())
 	}
-	remove := sync.OnceValue(func() error {
+	l := &Listener{UnixListener: stream, path: s.Path, lock: held}
+	l.remove = sync.OnceValue(func() error {
+		if l.lost() != nil { // the file may be that of another daemon
+			return nil
+		}
 		if err := os.Remove(s.Path); !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		return nil
 	})
-	return &Listener{UnixListener: stream, path: s.Path, lock: held, remove: remove}, nil
+	l.note()
+	return l, nil
 }
 
 // Path returns the path of the socket's file, or "" if it has none.

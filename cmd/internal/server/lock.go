@@ -18,7 +18,7 @@ var ErrInUse = errors.New("the socket is in use")
 // It is a lock of the process, not of the open file description. A child that is being
 // started when the daemon is killed would share the latter and lock out the next daemon.
 func lock(socket string) (*os.File, error) {
-	path := socket + ".lock"
+	path := lockPath(socket)
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open lock file: %w", err)
@@ -34,6 +34,8 @@ func lock(socket string) (*os.File, error) {
 	}
 	return nil, errors.Join(err, file.Close())
 }
+
+func lockPath(socket string) string { return socket + ".lock" }
 
 func wholeFile() *unix.Flock_t { return &unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart} }
 

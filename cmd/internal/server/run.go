@@ -106,6 +106,7 @@ func (d *daemon) run(ctx context.Context, stop func()) error {
 	group.Go(func() error { return d.start(ctx) })
 	group.Go(func() error { return d.reloads(ctx) })
 	group.Go(func() error { return d.watch(running, ctx) })
+	group.Go(func() error { return d.keepSocket(ctx) })
 
 	<-ctx.Done()
 	d.drain()

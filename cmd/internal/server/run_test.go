@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -101,6 +102,52 @@ func TestFinishesWhatRuns(t *testing.T) {
 	announce(i.dir, "finish")
 	require.Equal(t, "finished<nil>", answer())
 	i.ended(0)
+}
+
+// TestLostSocket: a daemon whose socket or lock another program has removed or replaced ends, so
+// that it can be started again, finishes what runs, and leaves the socket of another daemon alone.
+func TestLostSocket(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(i *instance)
+		want   string
+	}{
+		"socket removed":    {func(i *instance) { require.NoError(i, os.Remove(i.dir+"/s")) }, "has removed"},
+		"lock removed":      {func(i *instance) { require.NoError(i, os.Remove(i.dir+"/s.lock")) }, "has removed"},
+		"directory renamed": {func(i *instance) { require.NoError(i, os.Rename(i.dir, i.dir+".old")) }, "has removed"},
+		"socket replaced": {func(i *instance) {
+			require.NoError(i, os.Remove(i.dir+"/s"))
+			l, err := net.Listen("unix", i.dir+"/s")
+			require.NoError(i, err)
+			i.Cleanup(func() {
+				require.FileExists(i, i.dir+"/s")
+				require.NoError(i, l.Close())
+			})
+		}, "has replaced"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			i := prepare(t, "impatient", "started", "finish").ready()
+			t.Cleanup(func() { _ = os.RemoveAll(i.dir + ".old") })
+			answer := func() string { return "" }
+			if name == "socket removed" {
+				answer = i.slowly()
+			}
+			c.change(i)
+			i.logged("clients cannot reach the daemon: ending, so that it can be started again")
+			if name == "socket removed" {
+				announce(i.dir, "finish")
+				require.Equal(t, "finished<nil>", answer())
+			}
+			require.Contains(t, i.ended(1), c.want)
+		})
+	}
+}
+
+// TestEndRemovesTheSocket although the daemon looks at it all the time.
+func TestEndRemovesTheSocket(t *testing.T) {
+	i := prepare(t, "impatient").ready()
+	i.signal(syscall.SIGTERM)
+	i.ended(0)
+	require.NoFileExists(t, i.dir+"/s")
 }
 
 func TestCancelsWhatRunsTooLong(t *testing.T) {

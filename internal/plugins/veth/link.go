@@ -22,7 +22,7 @@ import (
 func Detach(ctx context.Context, c *sdk.CmdArgs, common *sdk.Common, ipam IPAM, rules Rules) error {
 	previous := c.PreviousOfDel(common)
 	rulesErr := rules.Del(ctx, c, previous)
-	_, linkErr := c.Host.Kernel.DeleteLink(ctx, c.Owner(common.Name).Veth())
+	linkErr := deleteLink(ctx, c, common.Name, previous)
 	zoneErr := c.LeaveZones(ctx, common.Name, sdk.Addresses(previous))
 	err := errors.Join(rulesErr, linkErr, zoneErr, detachReference(ctx, c, common, previous, rules.Masquerade))
 	if err == nil {
@@ -44,7 +44,7 @@ func Disconnect(ctx context.Context, c *sdk.CmdArgs, common *sdk.Common, rules R
 	}
 	err := rules.Del(ctx, c, previous)
 	if err == nil && !closedByRules {
-		_, err = c.Host.Kernel.SetDown(name)
+		err = setDown(c, common.Name)
 	}
 	if err != nil {
 		return err

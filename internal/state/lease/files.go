@@ -6,12 +6,11 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/allocnet/allocnet"
+	"github.com/allocnet/allocnet/internal/state/statedir"
 )
 
 // These functions make the plain system calls, without the checks for pipes and
@@ -96,7 +95,7 @@ func (x *index) create(addr netip.Addr, owner Owner) (bool, error) {
 		fd, err = openFile(path, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
 	}
 	if err != nil {
-		return false, fmt.Errorf("create lease of %s: %w", addr, unwritable(path, err))
+		return false, fmt.Errorf("create lease of %s: %w", addr, statedir.Unwritable(path, err))
 	}
 	x.did("create lease")
 	err = x.mark(fd) // first, because a file without content counts for nothing
@@ -106,21 +105,10 @@ func (x *index) create(addr netip.Addr, owner Owner) (bool, error) {
 	if err := errors.Join(err, unix.Close(fd)); err != nil {
 		undo := unix.Unlink(path)
 		x.exact = x.exact && undo == nil
-		return false, errors.Join(fmt.Errorf("write lease of %s: %w", addr, unwritable(path, err)), undo)
+		return false, errors.Join(fmt.Errorf("write lease of %s: %w", addr, statedir.Unwritable(path, err)), undo)
 	}
 	x.did("write lease")
 	return true, nil
-}
-
-// unwritable returns an error of a file. If nothing can be written to its file system, errors.Is finds
-// allocnet.ErrStateDir.
-func unwritable(path string, err error) error {
-	for _, cause := range []error{unix.ENOSPC, unix.EDQUOT, unix.EROFS} {
-		if errors.Is(err, cause) {
-			return &allocnet.StateDirError{Dir: filepath.Dir(path), Err: &fs.PathError{Op: "write", Path: path, Err: err}}
-		}
-	}
-	return err
 }
 
 // removeEmpty removes an empty lease file, left by a crash of its writer.

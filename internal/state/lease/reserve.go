@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/state/statedir"
 )
 
 // Request requests one address of a range set: Address, or any address if that is zero.
@@ -110,7 +112,7 @@ func (s *Store) lockNew(ctx context.Context) (func(), error) {
 		return unlock, err
 	}
 	if err := os.MkdirAll(s.dir, 0o755); err != nil {
-		return nil, fmt.Errorf("make leases of network %q: %w", s.network, unwritable(s.dir, err))
+		return nil, fmt.Errorf("make leases of network %q: %w", s.network, statedir.Unwritable(s.dir, err))
 	}
 	return s.lock(ctx)
 }
@@ -128,7 +130,7 @@ type reservation struct {
 func (r *reservation) reserve(i int, request Request) error {
 	fd, err := openLast(r.lastPath(i))
 	if err != nil {
-		return fmt.Errorf("open last reserved address in %q: %w", r.lastPath(i), err)
+		return fmt.Errorf("open last reserved address in %q: %w", r.lastPath(i), statedir.Unwritable(r.lastPath(i), err))
 	}
 	defer unix.Close(fd)
 	last, err := readAll(fd)
@@ -149,7 +151,7 @@ func (r *reservation) reserve(i int, request Request) error {
 		return nil // the search for new owners would walk through addresses that are held
 	}
 	if err := overwrite(fd, last, addr.String()); err != nil {
-		return fmt.Errorf("write last reserved address: %w", err)
+		return fmt.Errorf("write last reserved address: %w", statedir.Unwritable(r.lastPath(i), err))
 	}
 	r.did("write last")
 	return nil

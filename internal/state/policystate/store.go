@@ -21,6 +21,7 @@ import (
 	"github.com/allocnet/allocnet/internal/flock"
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/smallfile"
+	"github.com/allocnet/allocnet/internal/state/statedir"
 )
 
 // Store is the directory. It opens nothing before its first use, and is safe for concurrent use,
@@ -168,7 +169,7 @@ func write(path string, content any) error {
 			err = smallfile.ReplaceOwn(path, path+draftSuffix, data)
 		}
 	}
-	return err
+	return statedir.Unwritable(path, err)
 }
 
 // read reads a file into content. found is false if there is none.

@@ -1,9 +1,11 @@
 package settings
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"unicode/utf8"
 )
@@ -13,8 +15,8 @@ import (
 // needs the same settings and cannot see the daemon's flags and environment.
 func ActiveFile(socket string) string { return socket + ".settings" }
 
-// Write writes all settings to a file for [Read]. The file is replaced atomically; only
-// the user of this process can read it.
+// Write writes all settings to a file for [Read]. The file is replaced atomically, unless it
+// has this content already; only the user of this process can read it.
 func (s *Settings) Write(file string) error {
 	all := map[string][]string{}
 	for i := range table {
@@ -27,14 +29,30 @@ func (s *Settings) Write(file string) error {
 		all[table[i].key()] = got
 	}
 	data, err := json.MarshalIndent(all, "", "  ")
+	data = append(data, '\n')
+	if err == nil && has(file, data) {
+		return nil
+	}
 	if err == nil {
-		err = replace(file, append(data, '\n'))
+		err = replace(file, data)
 	}
 	if err != nil {
 		return fmt.Errorf("write settings to %q: %w", file, err)
 	}
 	return nil
 }
+
+// has reports whether a file that only the user of this process can read has this content.
+func has(file string, data []byte) bool {
+	info, err := os.Lstat(file)
+	if err != nil || info.Mode() != activeMode {
+		return false
+	}
+	there, err := contents(file, true)
+	return err == nil && bytes.Equal(there, data)
+}
+
+const activeMode fs.FileMode = 0o600
 
 // replace replaces a file. After an error no temporary file is left. The lock of the
 // daemon's socket excludes concurrent calls.
@@ -43,7 +61,7 @@ func replace(file string, data []byte) error {
 	if err := os.RemoveAll(made); err != nil { // left by a killed daemon
 		return err
 	}
-	f, err := os.OpenFile(made, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	f, err := os.OpenFile(made, os.O_WRONLY|os.O_CREATE|os.O_EXCL, activeMode)
 	if err != nil {
 		return err
 	}
