@@ -22,6 +22,7 @@ func contract() testbed.Contract {
 		"TestPolicyBasic":                    {Run: TestPolicyBasic, Always: true},
 		"TestPolicyEndsConnections":          {Run: TestPolicyEndsConnections},
 		"TestPolicyEndsConnectionsOfTheLink": {Run: TestPolicyEndsConnectionsOfTheLink},
+		"TestPolicyEndsDatagrams":            {Run: TestPolicyEndsDatagrams},
 		"TestPolicyLost":                     {Run: TestPolicyLost},
 		"TestPolicyRefused":                  {Run: TestPolicyRefused, Always: true},
 		"TestPolicyUpdate":                   {Run: TestPolicyUpdate},

@@ -1,15 +1,21 @@
 package policy
 
 import (
+	"crypto/rand"
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/testing/testbed"
@@ -55,6 +61,81 @@ func testPolicyEndsConnections(t *testing.T, main string) {
 		}
 	}
 	h.TearDown(client, other, server)
+}
+
+// TestPolicyEndsDatagrams: a client whose access is revoked does not regain it with a packet of the server,
+// whose egress is open. That holds for protocols without connections, also while both ends go on. When
+// the client is allowed again, both ends send at once.
+func TestPolicyEndsDatagrams(t *testing.T) {
+	testhost.EachElsewhere(t, []string{"ptp", "bridge"}, func(t *testing.T, main string) {
+		h := newHost(t, configurator.EngineNative)
+		h.Network("net", policed(main, testbed.Dual)...)
+		client, server := h.Alloc("client"), h.Alloc("server")
+		client.Labels = map[string]string{"app": "client"}
+		server.Policy = mustPolicy(t, `{"ingress":{"default":"deny","rules":[{"peers":[{"labels":{"app":"client"}}]}]}}`)
+		from, to := h.SetUp(client), h.SetUp(server)
+		ends := map[string]int{client.ID: sniffer(t, client.Netns), server.ID: sniffer(t, server.Netns)}
+		for i, pair := range [][2]string{{from.Address, to.Address}, {from.AddressIPv6, to.AddressIPv6}} {
+			c, s := netip.MustParseAddr(pair[0]), netip.MustParseAddr(pair[1])
+			for _, protocol := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_SCTP, unix.IPPROTO_ESP} {
+				sent := uint16(0)
+				sends := func(ok bool, source configurator.Allocation) {
+					t.Helper()
+					a, b, at := netip.AddrPortFrom(c, 4000+uint16(i)), netip.AddrPortFrom(s, 80), server.ID
+					if source.ID == server.ID {
+						a, b, at = b, a, client.ID
+					}
+					token := rand.Text()
+					requirePacket(t, ok, fmt.Sprintf("protocol %d from %s", protocol, a), token, ends[at], func() {
+						sent++
+						sendPackets(t, source.Netns, b.Addr(), packet(a.Addr(), b.Addr(), protocol, datagram(protocol, a, b, sent, []byte(token))))
+					})
+				}
+				sends(true, client)
+				sends(true, server)
+				sends(true, client)
+				for _, change := range []struct{ revoke, grant func() }{
+					{func() { h.change("client", configurator.Change{Labels: map[string]*string{"app": nil}}) },
+						func() { h.change("client", configurator.Change{Labels: map[string]*string{"app": new("client")}}) }},
+					{func() {
+						h.change("server", configurator.Change{Policy: mustPolicy(t, `{"presets":["isolated"],"egress":{"rules":[{}]}}`)})
+					},
+						func() { h.change("server", configurator.Change{Policy: server.Policy}) }},
+				} {
+					change.revoke()
+					for range 2 {
+						sends(false, server)
+						sends(false, client)
+					}
+					change.grant()
+					sends(true, server)
+					sends(true, client)
+					require.NoError(t, netlink.ConntrackTableFlush(netlink.ConntrackTable))
+					sends(true, client)
+				}
+			}
+		}
+		h.TearDown(client, server)
+	})
+}
+
+// change updates an allocation.
+func (h *host) change(id string, change configurator.Change) {
+	h.T.Helper()
+	_, err := h.Update(h.Context(), id, change)
+	require.NoError(h.T, err)
+}
+
+// datagram returns a packet of a protocol with a token: a datagram of UDP, a chunk with a heartbeat of SCTP, or
+// one of ESP.
+func datagram(protocol byte, from, to netip.AddrPort, number uint16, token []byte) []byte {
+	switch protocol {
+	case unix.IPPROTO_UDP:
+		return udpPacket(from, to, token)
+	case unix.IPPROTO_SCTP:
+		return sctpHeartbeat(from.Port(), to.Port(), token)
+	}
+	return slices.Concat([]byte{0, 0, 0, 1, 0, 0}, binary.BigEndian.AppendUint16(nil, number), token)
 }
 
 // TestPolicyEndsConnectionsOfTheLink: on a routed network, the policy applies to the link, so a change also

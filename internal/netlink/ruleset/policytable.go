@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/netlink/conntrack"
 	"github.com/allocnet/allocnet/policy"
 )
 
@@ -100,7 +101,7 @@ func (t *table) policyChains() []chain {
 		for _, d := range h.directions {
 			rules = append(rules, newRule("a policy applies: clear the mark", append(needsPolicy(d), setMark(0)...)...))
 		}
-		rules = append(rules, newRule("tracked connections", append(trackedConnection(), returns())...))
+		rules = append(rules, trackedRules()...)
 		switch {
 		case h.number == unix.NF_INET_FORWARD:
 			rules = append(rules, t.whenForwarded()...)
@@ -122,7 +123,7 @@ func (t *table) policyChains() []chain {
 // redirected applies the policy to connections of the host to its own host ports. The output hook
 // keeps the link of the former destination, so the policy does not apply there.
 func (t *table) redirected() chain {
-	rules := []rule{newRule("tracked connections", append(trackedConnection(), returns())...)}
+	rules := trackedRules()
 	if t.family == unix.NFPROTO_IPV6 {
 		rules = append(rules, neighbours()...)
 	}
@@ -153,8 +154,15 @@ func transport(offset, length, at uint32) *expr.Payload {
 	return &expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: length, DestRegister: register(at)}
 }
 
-func trackedConnection() []expr.Any {
-	return append([]expr.Any{&expr.Ct{Key: expr.CtKeySTATE, Register: 1}}, anyBit(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED)...)
+// trackedRules returns the rules for packets of tracked connections. Those that a change of a policy has ended are
+// marked: their answers are dropped, and the policies decide on the other packets.
+func trackedRules() []rule {
+	mark, reply := &expr.Ct{Key: expr.CtKeyMARK, Register: 1}, []byte{1} // IP_CT_DIR_REPLY
+	state := append([]expr.Any{&expr.Ct{Key: expr.CtKeySTATE, Register: 1}}, anyBit(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED)...)
+	return []rule{
+		newRule("tracked connections", append(state, mark, unequal(native(conntrack.Ended)), returns())...),
+		newRule("answers of ended connections", mark, equal(native(conntrack.Ended)), &expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1}, equal(reply), &expr.Counter{}, drop()),
+	}
 }
 
 // ended matches TCP packets of allocations with a policy that are not the first of a connection, and

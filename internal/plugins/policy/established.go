@@ -3,7 +3,6 @@ package policy
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -55,19 +54,14 @@ func endDeniedOf(ctx context.Context, host *sdk.Host, id string) error {
 }
 
 func (j *judge) endDenied(ctx context.Context, conn *conntrack.Conn, addresses []netip.Addr) error {
-	var first error // a policy that cannot be read fails for each of its flows
 	var networks []netip.Prefix
 	if j.behind != nil {
 		networks = j.behind.Networks()
 	}
-	err := conn.FlushFlows(ctx, addresses, networks, func(f conntrack.Flow) bool {
+	return conn.EndFlows(ctx, addresses, networks, func(f conntrack.Flow) (bool, error) {
 		allowed, err := j.allows(f)
-		if first == nil {
-			first = err
-		}
-		return err == nil && !allowed
+		return !allowed, err
 	})
-	return errors.Join(first, err)
 }
 
 // judge decides on flows as the rules in the kernel do.
