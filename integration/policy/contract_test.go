@@ -24,6 +24,7 @@ func contract() testbed.Contract {
 		"TestPolicyEndsConnectionsOfTheLink": {Run: TestPolicyEndsConnectionsOfTheLink},
 		"TestPolicyEndsDatagrams":            {Run: TestPolicyEndsDatagrams},
 		"TestPolicyLost":                     {Run: TestPolicyLost},
+		"TestPolicyOfRedirectedMetadata":     {Run: TestPolicyOfRedirectedMetadata},
 		"TestPolicyRefused":                  {Run: TestPolicyRefused, Always: true},
 		"TestPolicyUpdate":                   {Run: TestPolicyUpdate},
 		"TestPolicyWithoutIPv6":              {Run: TestPolicyWithoutIPv6},

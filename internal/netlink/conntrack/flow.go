@@ -20,7 +20,9 @@ type Flow struct {
 	Protocol            uint8
 	Source, Destination netip.Addr
 	Port                uint16 // of the destination; of ICMP the type
-	Redirected          bool   // the first packet was sent to another address or port
+	Redirected          bool   // the first packet was sent to another address or port: the Original
+	Original            netip.Addr
+	OriginalPort        uint16 // as Port
 }
 
 // Ended is the mark of the entries that EndFlows keeps. Rules drop the answers of such a connection, and
@@ -111,10 +113,10 @@ func (c *Conn) markEntry(ctx context.Context, family uint8, key []byte) error {
 }
 
 func (e *entry) flow() Flow {
-	f := Flow{Protocol: e.protocol, Source: e.source, Destination: e.answers.source, Port: e.answers.sourcePort}
+	f := Flow{Protocol: e.protocol, Source: e.source, Destination: e.answers.source, Port: e.answers.sourcePort, Original: e.destination, OriginalPort: e.port}
 	f.Redirected = e.destination != e.answers.source
 	if f.Protocol == unix.IPPROTO_ICMP || f.Protocol == unix.IPPROTO_ICMPV6 {
-		f.Port = uint16(e.icmpType)
+		f.Port, f.OriginalPort = uint16(e.icmpType), uint16(e.icmpType)
 	} else if e.port != e.answers.sourcePort {
 		f.Redirected = true
 	}

@@ -169,7 +169,11 @@ func (j *judge) policy(id string) (*decided, error) {
 // passes reports whether a stage allows a flow.
 func (j *judge) passes(s *ruleset.Stage, d *decided, peer netip.Addr, isHost bool, f conntrack.Flow) bool {
 	for i := range s.Rules {
-		if r := &s.Rules[i]; j.matches(&r.Peer, d, peer, isHost, f) && matches(&r.Service, f) {
+		r, port := &s.Rules[i], f.Port
+		if len(r.Peer.Original) > 0 && !r.Peer.World {
+			port = f.OriginalPort
+		}
+		if j.matches(&r.Peer, d, peer, isHost, f) && matches(&r.Service, f.Protocol, port) {
 			return !r.Deny
 		}
 	}
@@ -178,9 +182,10 @@ func (j *judge) passes(s *ruleset.Stage, d *decided, peer netip.Addr, isHost boo
 
 func (j *judge) matches(p *ruleset.Peer, d *decided, peer netip.Addr, isHost bool, f conntrack.Flow) bool {
 	m := j.members[peer]
-	within := func(list []netip.Prefix) bool {
-		return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(peer) })
+	contains := func(list []netip.Prefix, a netip.Addr) bool {
+		return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
 	}
+	within := func(list []netip.Prefix) bool { return contains(list, peer) }
 	switch {
 	case p.Selection != "":
 		return m != nil && d.selectors[p.Selection] != nil && d.selectors[p.Selection].matches(m)
@@ -191,21 +196,23 @@ func (j *judge) matches(p *ruleset.Peer, d *decided, peer netip.Addr, isHost boo
 	case p.Allocations:
 		return m != nil && !f.Redirected && !within(p.Except)
 	case p.World:
-		return m == nil && !isHost && !within(p.Except)
+		return m == nil && !isHost && !within(p.Except) && !contains(p.Original, f.Original)
+	case len(p.Original) > 0:
+		return f.Redirected && contains(p.Original, f.Original)
 	}
 	return true
 }
 
-func matches(s *ruleset.Service, f conntrack.Flow) bool {
+func matches(s *ruleset.Service, protocol uint8, port uint16) bool {
 	switch {
 	case s.Protocol == 0:
 		return true
-	case s.Protocol != f.Protocol:
+	case s.Protocol != protocol:
 		return false
 	case s.Type != nil:
-		return uint16(*s.Type) == f.Port
+		return uint16(*s.Type) == port
 	case s.First == 0 && s.Last == 0:
 		return true
 	}
-	return s.First <= f.Port && f.Port <= s.Last
+	return s.First <= port && port <= s.Last
 }
