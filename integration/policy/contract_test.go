@@ -39,6 +39,7 @@ var withoutPools = map[string]string{
 	"TestNothingIsMissingInContract": "sets nothing up",
 	"TestNoHostWithoutEntry":         "as TestPolicyOfNetworks",
 	"TestPolicyAfterDamage":          "Configurators of its own",
+	"TestConnectionsOfDamageEnd":     "as TestPolicyAfterDamage",
 	"TestBridgeRulesAreRepaired":     "as TestPolicyAfterDamage",
 	"TestAttachOfOpenNetwork":        "as TestPolicyOfNetworks",
 	"TestOpenNetworkIsNoWayOut":      "as TestPolicyOfNetworks",

@@ -36,6 +36,9 @@ const Ended = 0xa110c0de
 // the connection is idle. EndFlows deletes those for which denied returns false. After an error of denied,
 // the entry stays as it is.
 func (c *Conn) EndFlows(ctx context.Context, addresses []netip.Addr, networks []netip.Prefix, denied func(Flow) (bool, error)) error {
+	if c.none() {
+		return nil
+	}
 	wanted, families := map[netip.Addr]bool{}, map[uint8]bool{}
 	for _, a := range addresses {
 		a = a.Unmap()
