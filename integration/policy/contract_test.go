@@ -22,6 +22,7 @@ func contract() testbed.Contract {
 		"TestPolicyBasic":                    {Run: TestPolicyBasic, Always: true},
 		"TestPolicyEndsConnections":          {Run: TestPolicyEndsConnections},
 		"TestPolicyEndsConnectionsOfTheLink": {Run: TestPolicyEndsConnectionsOfTheLink},
+		"TestPolicyEndsConnectionsBehindIt":  {Run: TestPolicyEndsConnectionsBehindIt},
 		"TestPolicyEndsDatagrams":            {Run: TestPolicyEndsDatagrams},
 		"TestPolicyLost":                     {Run: TestPolicyLost},
 		"TestPolicyOfRedirectedMetadata":     {Run: TestPolicyOfRedirectedMetadata},

@@ -20,6 +20,7 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/testing/testbed"
 	"github.com/allocnet/allocnet/internal/testing/testhost"
+	"github.com/allocnet/allocnet/policy"
 )
 
 // TestPolicyEndsConnections: a TCP connection that a new policy denies ends, whichever end sends next.
@@ -174,6 +175,57 @@ func TestPolicyEndsConnectionsOfTheLink(t *testing.T) {
 	h.TearDown(a, other)
 }
 
+// TestPolicyEndsConnectionsBehindIt: a policy of an allocation on a routed network that denies a peer with other labels
+// ends the connections of addresses behind the allocation, also if it is the peer that changes. When the peer is
+// allowed again, also because the policy is gone, they go on.
+func TestPolicyEndsConnectionsBehindIt(t *testing.T) {
+	h := newHost(t, configurator.EngineNative)
+	plugins := policed("ptp", testbed.V4Only)
+	plugins[1]["ipMasq"] = false // otherwise the client does not recognise what the server sends
+	h.Network("net", plugins...)
+	a, peer := h.Alloc("a"), h.Alloc("peer")
+	a.Policy = mustPolicy(t, `{"egress":{"default":"deny","rules":[{"peers":[{"labels":{"app":"web"}}]}]}}`)
+	peer.Labels = map[string]string{"app": "web"}
+	for _, one := range []configurator.Allocation{a, peer} {
+		h.InNew(one, func() { testbed.SetSysctls(t, one.Netns, testbed.Quick) })
+	}
+	link, to := testbed.HostLink(t, h.SetUp(a)), netip.MustParseAddr(h.SetUp(peer).Address)
+	require.NoError(t, testbed.Command("ip", "-n", "a", "addr", "add", "10.66.1.1/32", "dev", "eth0"))
+	require.NoError(t, testbed.Command("ip", "route", "add", "10.66.0.0/16", "dev", link))
+	behind, ends := netip.MustParseAddr("10.66.1.1"), [2]int{sniffer(t, a.Netns), sniffer(t, peer.Netns)}
+	datagram := func(ok bool, sends configurator.Allocation) {
+		t.Helper()
+		from, to, at := netip.AddrPortFrom(behind, 4000), netip.AddrPortFrom(to, 80), ends[1]
+		if sends.ID == "peer" {
+			from, to, at = to, from, ends[0]
+		}
+		token := rand.Text()
+		requirePacket(t, ok, "datagram from "+sends.ID, token, at, func() {
+			sendPackets(t, sends.Netns, to.Addr(), packet(from.Addr(), to.Addr(), unix.IPPROTO_UDP, udpPacket(from, to, []byte(token))))
+		})
+	}
+	for _, again := range []configurator.Change{
+		{Labels: map[string]*string{"app": new("web")}}, {Policy: &policy.Policy{}},
+	} {
+		c := openConnection(t, a.Netns, peer.Netns, netip.AddrPortFrom(to, 90), behind)
+		datagram(true, a)
+		datagram(true, peer)
+		h.change("peer", configurator.Change{Labels: map[string]*string{"app": nil}})
+		c.requireSilence(t, c.server, c.client)
+		c.requireSilence(t, c.client, c.server)
+		datagram(false, peer)
+		datagram(false, a)
+		if again.Policy != nil {
+			h.change("a", again)
+		} else {
+			h.change("peer", again)
+		}
+		datagram(true, a) // first: a connection of the peer's would be allowed
+		datagram(true, peer)
+	}
+	h.TearDown(a, peer)
+}
+
 // linkLocalOf returns the IPv6 link-local address of a link of the host.
 func linkLocalOf(t *testing.T, link string) (found netip.Addr) {
 	t.Helper()
@@ -212,8 +264,13 @@ func connectLinkLocal(t *testing.T, from string, to netip.AddrPort) *connection 
 // connection is a TCP connection with both its ends.
 type connection struct{ client, server net.Conn }
 
-func openConnection(t *testing.T, from, in string, to netip.AddrPort) *connection {
+// openConnection opens a connection from one namespace to another, from an address if there is one.
+func openConnection(t *testing.T, from, in string, to netip.AddrPort, source ...netip.Addr) *connection {
 	t.Helper()
+	d := net.Dialer{Timeout: testbed.Timeout}
+	for _, a := range source {
+		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(a, 0))
+	}
 	var l net.Listener
 	testbed.Within(t, in, func() (err error) {
 		l, err = net.Listen("tcp", to.String())
@@ -222,7 +279,7 @@ func openConnection(t *testing.T, from, in string, to netip.AddrPort) *connectio
 	defer l.Close()
 	c := &connection{}
 	testbed.Within(t, from, func() (err error) {
-		c.client, err = net.DialTimeout("tcp", to.String(), testbed.Timeout)
+		c.client, err = d.Dial("tcp", to.String())
 		return err
 	})
 	var err error

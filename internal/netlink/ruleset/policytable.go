@@ -109,7 +109,7 @@ func (t *table) policyChains() []chain {
 			rules = append(rules, neighbours()...)
 		}
 		for _, d := range h.directions {
-			rules = append(rules, newRule("TCP connections that are not tracked", append(t.ended(d), &expr.Counter{}, drop())...))
+			rules = append(rules, t.ended(d)...)
 		}
 		for _, d := range h.directions {
 			rules = append(rules, newRule("policies of "+peers[d], jump(chainOf(d))))
@@ -165,17 +165,21 @@ func trackedRules() []rule {
 	}
 }
 
-// ended matches TCP packets of allocations with a policy that are not the first of a connection, and
-// belong to no tracked one. The kernel would track the connection anew in the direction of such a packet
-// (nf_conntrack_tcp_loose), so that a connection that the policy of one end has ended would go on as
-// soon as the other end sends.
-func (t *table) ended(direction int) []expr.Any {
+// ended drops TCP packets of allocations with a policy that are not the first of a connection, and belong to no
+// tracked one. The kernel would track the connection anew in the direction of such a packet
+// (nf_conntrack_tcp_loose), so that a connection that the policy of one end has ended would go on as soon as
+// the other end sends. By the link, that holds for what is behind the allocation as well.
+func (t *table) ended(direction int) []rule {
 	const flags, relevant, syn = 13, 0x17, 0x02 // of FIN, SYN, RST and ACK
-	return slices.Concat(
+	packets := slices.Concat(
 		[]expr.Any{&expr.Ct{Key: expr.CtKeySTATE, Register: 1}}, anyBit(expr.CtStateBitNEW),
 		[]expr.Any{protocol(0), equal([]byte{unix.IPPROTO_TCP}),
-			transport(flags, 1, 0), mask([]byte{relevant}, []byte{0}), unequal([]byte{syn}),
-			t.subject(direction, 0), inSet(t.policy.dropped[direction])})
+			transport(flags, 1, 0), mask([]byte{relevant}, []byte{0}), unequal([]byte{syn})})
+	var rules []rule
+	for _, of := range [][]expr.Any{{t.subject(direction, 0), inSet(t.policy.dropped[direction])}, needsPolicy(direction)} {
+		rules = append(rules, newRule("TCP connections that are not tracked", slices.Concat(packets, of, []expr.Any{&expr.Counter{}, drop()})...))
+	}
+	return rules
 }
 
 // whenForwarded returns the rules of the hook forward that precede the policies.

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -48,8 +49,11 @@ type judge struct {
 	// addresses and behind are those whose connections are judged.
 	addresses []netip.Addr
 	behind    []linked
-	host      *rtnl.HostAddresses
-	policies  map[string]*decided
+	// via are members by addresses to which the host has routes over their links. They belong to no
+	// selection.
+	via      map[netip.Addr]*policystate.Member
+	host     *rtnl.HostAddresses
+	policies map[string]*decided
 }
 
 // linked is what is behind the link of a member.
@@ -66,7 +70,8 @@ type decided struct {
 
 func newJudge(host *sdk.Host) (*judge, error) {
 	j := &judge{
-		sdk: host, members: map[netip.Addr]*policystate.Member{}, links: map[string]*policystate.Member{}, policies: map[string]*decided{},
+		sdk: host, members: map[netip.Addr]*policystate.Member{}, links: map[string]*policystate.Member{},
+		via: map[netip.Addr]*policystate.Member{}, policies: map[string]*decided{},
 	}
 	members, err := host.Policies.Members("")
 	if err != nil {
@@ -166,12 +171,26 @@ func (j *judge) subject(of netip.Addr) (*policystate.Member, error) {
 	if m := j.members[of]; m != nil {
 		return m, nil
 	}
-	for _, b := range j.behind {
-		if has, err := b.Has(of); has || err != nil {
-			return b.member, err
+	if of.IsLinkLocalUnicast() && of.Is6() { // an address of any link
+		for _, b := range j.behind {
+			if has, err := b.Has(of); has || err != nil {
+				return b.member, err
+			}
 		}
+		return nil, nil
 	}
-	return nil, nil
+	m, known := j.via[of]
+	if !known {
+		owners, err := j.sdk.Kernel.OwnersTo(of)
+		if err != nil {
+			return nil, err
+		}
+		for _, o := range owners {
+			m = cmp.Or(m, j.links[o.Veth()])
+		}
+		j.via[of] = m
+	}
+	return m, nil
 }
 
 // policy returns a stored policy, or nil if it does not exist.
