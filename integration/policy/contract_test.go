@@ -10,6 +10,7 @@ import (
 func contract() testbed.Contract {
 	return testbed.Contract{
 		"TestAllocationIsNotAnAddress":       {Run: TestAllocationIsNotAnAddress},
+		"TestDenialsAreFair":                 {Run: TestDenialsAreFair},
 		"TestDiscoveryBetweenNeighboursOnly": {Run: TestDiscoveryBetweenNeighboursOnly},
 		"TestAllocationsOnOtherLinks":        {Run: TestAllocationsOnOtherLinks},
 		"TestEmbeddedNetworkIsClosed":        {Run: TestEmbeddedNetworkIsClosed, Always: true},
