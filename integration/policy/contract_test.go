@@ -11,6 +11,7 @@ func contract() testbed.Contract {
 	return testbed.Contract{
 		"TestAllocationIsNotAnAddress":       {Run: TestAllocationIsNotAnAddress},
 		"TestDenialsAreFair":                 {Run: TestDenialsAreFair},
+		"TestDenialsOfThePeer":               {Run: TestDenialsOfThePeer},
 		"TestDiscoveryBetweenNeighboursOnly": {Run: TestDiscoveryBetweenNeighboursOnly},
 		"TestAllocationsOnOtherLinks":        {Run: TestAllocationsOnOtherLinks},
 		"TestEmbeddedNetworkIsClosed":        {Run: TestEmbeddedNetworkIsClosed, Always: true},

@@ -79,3 +79,24 @@ func TestDenialsAreFair(t *testing.T) {
 		h.TearDown(flooder, victim)
 	})
 }
+
+// TestDenialsOfThePeer: when an allocation is torn down, the flows that policies of others have denied to it are no
+// longer listed: another allocation may get its address.
+func TestDenialsOfThePeer(t *testing.T) {
+	h := newHost(t, configurator.EngineNative)
+	h.Network("net", policed("ptp", testbed.Dual)...)
+	scanner, victim := h.Alloc("scanner"), h.Alloc("victim")
+	victim.Policy = mustPolicy(t, `{"presets":["isolated"]}`)
+	from, to := h.SetUp(scanner), h.SetUp(victim)
+	r := openRules(t)
+	for _, pair := range [][2]string{{from.Address, to.Address}, {from.AddressIPv6, to.AddressIPv6}} {
+		f, v := netip.MustParseAddr(pair[0]), netip.MustParseAddr(pair[1])
+		sendPackets(t, scanner.Netns, v, packet(f, v, unix.IPPROTO_TCP, tcpPacket(f, v, 2, nil)))
+		require.Len(t, denialsOf(t, r, v), 1)
+	}
+	h.TearDown(scanner)
+	for _, address := range []string{to.Address, to.AddressIPv6} {
+		require.Empty(t, denialsOf(t, r, netip.MustParseAddr(address)))
+	}
+	h.TearDown(victim)
+}
