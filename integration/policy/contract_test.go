@@ -31,6 +31,7 @@ func contract() testbed.Contract {
 		"TestPolicyRefused":                  {Run: TestPolicyRefused, Always: true},
 		"TestPolicyUpdate":                   {Run: TestPolicyUpdate},
 		"TestPolicyWithoutIPv6":              {Run: TestPolicyWithoutIPv6},
+		"TestShortPacketsAreListed":          {Run: TestShortPacketsAreListed},
 	}
 }
 

@@ -1,6 +1,8 @@
 package policy
 
 import (
+	"encoding/binary"
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -99,4 +101,41 @@ func TestDenialsOfThePeer(t *testing.T) {
 		require.Empty(t, denialsOf(t, r, netip.MustParseAddr(address)))
 	}
 	h.TearDown(victim)
+}
+
+// TestShortPacketsAreListed: denied packets that end before the ports are listed with the port 0, and so are packets
+// that connection tracking cannot classify because they are truncated.
+func TestShortPacketsAreListed(t *testing.T) {
+	testhost.EachElsewhere(t, []string{"ptp", "bridge"}, func(t *testing.T, main string) {
+		h := newHost(t, configurator.EngineNative)
+		h.Network("net", policed(main, testbed.Dual)...)
+		a, peer := h.Alloc("a"), h.Alloc("peer")
+		a.Policy = mustPolicy(t, `{"presets":["isolated"]}`)
+		from, to := h.SetUp(a), h.SetUp(peer)
+		r := openRules(t)
+		for _, pair := range [][2]string{{from.Address, to.Address}, {from.AddressIPv6, to.AddressIPv6}} {
+			f, p := netip.MustParseAddr(pair[0]), netip.MustParseAddr(pair[1])
+			data := binary.BigEndian.AppendUint16([]byte{0x13, 0x88, 0, 99}, 0)
+			for _, one := range []struct {
+				protocol byte
+				length   int
+				port     uint16
+			}{
+				{253, 0, 0}, {253, 3, 0}, {unix.IPPROTO_TCP, 3, 0}, {unix.IPPROTO_UDP, 2, 0}, {unix.IPPROTO_SCTP, 1, 0},
+				{unix.IPPROTO_TCP, 6, 99}, {unix.IPPROTO_UDP, 6, 99}, {unix.IPPROTO_SCTP, 4, 99},
+			} {
+				require.NoError(t, r.ForgetDenials(t.Context(), []netip.Addr{f}, false))
+				sendPackets(t, a.Netns, p, packet(f, p, one.protocol, data[:one.length]))
+				name := fmt.Sprintf("%d bytes of protocol %d to %s", one.length, one.protocol, p)
+				found := denialsOf(t, r, f)
+				require.Len(t, found, 1, name)
+				require.Equal(t, []uint16{uint16(one.protocol), one.port}, []uint16{uint16(found[0].Protocol), found[0].Port}, name)
+				require.Equal(t, p, found[0].Peer, name)
+			}
+			require.NoError(t, r.ForgetDenials(t.Context(), []netip.Addr{f}, false))
+			sendPackets(t, a.Netns, p, packet(f, p, unix.IPPROTO_TCP, tcpPacket(f, p, 0x04, nil)))
+			require.Empty(t, denialsOf(t, r, f), "a reset of no connection is not listed")
+		}
+		h.TearDown(a, peer)
+	})
 }

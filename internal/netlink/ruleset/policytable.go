@@ -100,7 +100,7 @@ const policyPriority = -20
 // policyChains returns the fixed chains.
 func (t *table) policyChains() []chain {
 	list := slices.Concat(t.denials(egress), t.denials(ingress), []chain{t.dispatch(egress), t.dispatch(ingress), t.redirected(),
-		newChain("invalid", hook{}, t.dropOf(egress)...), t.unguarded()})
+		t.truncated(), newChain("invalid_dropped", hook{}, t.dropOf(egress)...), t.unguarded()})
 	if t.family == unix.NFPROTO_IPV6 {
 		list = append(list, newChain("fragments", hook{}, slices.Concat(t.dropOf(egress), t.dropOf(ingress))...))
 	}
@@ -204,6 +204,27 @@ func (t *table) whenForwarded() (rules []rule) {
 // invalid matches packets that connection tracking cannot classify.
 func invalid() []expr.Any {
 	return append([]expr.Any{&expr.Ct{Key: expr.CtKeySTATE, Register: 1}}, anyBit(expr.CtStateBitINVALID)...)
+}
+
+// truncated lists packets of allocations with a policy that connection tracking cannot classify because they end
+// before the header of their protocol does, as packets that a policy denies. Others, such as the last ones of a
+// TCP connection, are only dropped.
+func (t *table) truncated() chain {
+	const dropped = "invalid_dropped"
+	others := []expr.Any{protocol(0)}
+	c := newChain("invalid", hook{})
+	for _, whole := range []struct {
+		protocol     byte
+		last, length uint32 // the last field of the header
+	}{{unix.IPPROTO_TCP, 18, 2}, {unix.IPPROTO_UDP, 6, 2}, {unix.IPPROTO_SCTP, 8, 4}} {
+		c.rules = append(c.rules, newRule("whole header", protocol(0), equal([]byte{whole.protocol}), transport(whole.last, whole.length, 0),
+			&expr.Cmp{Op: expr.CmpOpGte, Register: 1, Data: make([]byte, whole.length)}, goTo(dropped)))
+		others = append(others, unequal([]byte{whole.protocol}))
+	}
+	c.rules = append(c.rules, newRule("other protocols", append(others, goTo(dropped))...),
+		newRule("senders without a policy", t.subject(egress, 0), notInSet(t.policy.dropped[egress]), goTo(dropped)),
+		newRule("truncated packets", goTo(denialsOf(egress))))
+	return c
 }
 
 // fragment matches IPv6 packets that have a fragment header although connection tracking has reassembled
