@@ -226,6 +226,44 @@ func TestPolicyEndsConnectionsBehindIt(t *testing.T) {
 	h.TearDown(a, peer)
 }
 
+// TestPolicyKeepsConnectionsOfTheHost: the host's own addresses, which the links of a routed network have, are not behind
+// an allocation, whose policy does not apply to them.
+func TestPolicyKeepsConnectionsOfTheHost(t *testing.T) {
+	h := newHost(t, configurator.EngineNative)
+	h.Network("net", policed("ptp", testbed.Dual)...)
+	first, open, last := h.Alloc("first"), h.Alloc("open"), h.Alloc("last")
+	first.Policy = mustPolicy(t, `{"egress":{"default":"deny"}}`)
+	last.Policy = first.Policy
+	h.SetUp(first)
+	to := h.SetUp(open)
+	h.SetUp(last)
+	for i, address := range []string{to.Address, to.AddressIPv6} {
+		at := testbed.At(netip.MustParseAddr(address), 90)
+		var server net.PacketConn
+		testbed.Within(t, open.Netns, func() (err error) {
+			server, err = net.ListenPacket("udp", at)
+			return err
+		})
+		client, err := net.Dial("udp", at)
+		require.NoError(t, err)
+		for round := range 2 {
+			require.NoError(t, server.SetDeadline(time.Now().Add(testbed.Timeout)))
+			require.NoError(t, client.SetDeadline(time.Now().Add(testbed.Timeout)))
+			_, err := client.Write([]byte("?"))
+			require.NoError(t, err)
+			_, from, err := server.ReadFrom(make([]byte, 9))
+			require.NoError(t, err)
+			_, err = server.WriteTo([]byte("!"), from)
+			require.NoError(t, err)
+			_, err = client.Read(make([]byte, 9))
+			require.NoError(t, err, "from %s", client.LocalAddr())
+			h.change("open", configurator.Change{Labels: map[string]*string{"app": new(fmt.Sprint(2*i + round))}})
+		}
+		require.NoError(t, errors.Join(client.Close(), server.Close()))
+	}
+	h.TearDown(first, open, last)
+}
+
 // linkLocalOf returns the IPv6 link-local address of a link of the host.
 func linkLocalOf(t *testing.T, link string) (found netip.Addr) {
 	t.Helper()

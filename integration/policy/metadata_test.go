@@ -44,7 +44,7 @@ func TestPolicyOfRedirectedMetadata(t *testing.T) {
 		defer func() { require.NoError(t, testbed.Command("sysctl", "-qw", "net.ipv4.conf.all.route_localnet=0")) }()
 		testbed.Shell(t, "nft -f - <<'EOF'"+agents+"\nEOF")
 		defer testbed.Shell(t, "nft delete table ip agents; nft delete table ip6 agents")
-		testbed.ServeStreams(t, "")
+		testbed.Serve(t, "", "tcp", 80, "agent")
 		testbed.ServeStreams(t, h.Outside.Path())
 		ecs, gke, other, six := netip.MustParseAddrPort("169.254.170.2:80"), netip.MustParseAddrPort("169.254.169.254:80"),
 			netip.MustParseAddrPort("169.254.169.254:81"), netip.MustParseAddrPort("[fd00:ec2::254]:80")

@@ -83,14 +83,18 @@ func (h *Host) OwnersTo(a netip.Addr) (owners []names.Owner, err error) {
 	return owners, err
 }
 
-// linksTo returns the indexes of the links over which the host reaches an address.
+// linksTo returns the indexes of the links over which the host reaches an address that is not its own. The route
+// to an own one names the link that has it.
 func (h *Host) linksTo(a netip.Addr) (links []int, err error) {
 	family := uint8(unix.AF_INET6)
 	if a.Is4() {
 		family = unix.AF_INET
 	}
 	err = get(&h.conns, func(r *sock.Requests) { routeInquiry(r, family, a.AsSlice()) }, func(answer []byte) {
-		links = parseRouteInfo(answer).links
+		const typeAt = 7 // in struct rtmsg
+		if len(answer) > typeAt && answer[typeAt] == unix.RTN_UNICAST {
+			links = parseRouteInfo(answer).links
+		}
 	})
 	for _, none := range noRoute {
 		if errors.Is(err, none) {
