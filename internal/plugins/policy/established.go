@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/conntrack"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
@@ -52,6 +53,7 @@ type judge struct {
 	// via are members by addresses to which the host has routes over their links. They belong to no
 	// selection.
 	via      map[netip.Addr]*policystate.Member
+	ownersTo func(netip.Addr) ([]names.Owner, error)
 	host     *rtnl.HostAddresses
 	policies map[string]*decided
 }
@@ -71,7 +73,7 @@ type decided struct {
 func newJudge(host *sdk.Host) (*judge, error) {
 	j := &judge{
 		sdk: host, members: map[netip.Addr]*policystate.Member{}, links: map[string]*policystate.Member{},
-		via: map[netip.Addr]*policystate.Member{}, policies: map[string]*decided{},
+		via: map[netip.Addr]*policystate.Member{}, ownersTo: host.Kernel.OwnersTo, policies: map[string]*decided{},
 	}
 	members, err := host.Policies.Members("")
 	if err != nil {
@@ -181,7 +183,7 @@ func (j *judge) subject(of netip.Addr) (*policystate.Member, error) {
 	}
 	m, known := j.via[of]
 	if !known {
-		owners, err := j.sdk.Kernel.OwnersTo(of)
+		owners, err := j.ownersTo(of)
 		if err != nil {
 			return nil, err
 		}
