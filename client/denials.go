@@ -14,6 +14,9 @@ type HostDenials struct {
 	Flows []DeniedFlow `json:"flows"`
 	// Omitted is the number of further flows.
 	Omitted int `json:"omitted,omitempty"`
+	// Unlisted are the packets of flows for which the list of their allocation, or that of the host, had
+	// no room. Each allocation that has some is in it.
+	Unlisted []UnlistedDenials `json:"unlisted,omitempty"`
 	// Problems are what could not be read, with the reasons.
 	Problems []string `json:"problems"`
 }
@@ -36,6 +39,13 @@ type DeniedFlow struct {
 	// Packets is the number of dropped packets, and Bytes their size.
 	Packets uint64 `json:"packets"`
 	Bytes   uint64 `json:"bytes"`
+}
+
+// UnlistedDenials are packets that a network policy of an allocation has dropped, and whose flows are not listed.
+type UnlistedDenials struct {
+	ID        string `json:"id"`        // of the allocation whose policy it was
+	Direction string `json:"direction"` // ingress or egress, seen from the allocation
+	Packets   uint64 `json:"packets"`
 }
 
 // Denials returns the flows that the network policies of the daemon's host have dropped.

@@ -109,6 +109,9 @@ type Denied struct {
 	// Omitted is the number of further flows, and OmittedPackets that of their packets.
 	Omitted        int    `json:"omitted,omitempty"`
 	OmittedPackets uint64 `json:"omittedPackets,omitempty"`
+	// Unlisted are packets since the last look whose flows are not listed, of at most 32 allocations, those
+	// with the most packets first.
+	Unlisted []UnlistedDenials `json:"unlisted,omitempty"`
 }
 
 // Lost reports that events before the next one are missing. Count is their number. It is not

@@ -160,6 +160,9 @@ func (a *app) deniedText(d *client.Denied) string {
 	if d.Omitted > 0 {
 		flows = append(flows, fmt.Sprintf("and %s with %s", term.Plural(d.Omitted, "more flow"), term.Plural(int(d.OmittedPackets), "packet")))
 	}
+	for _, u := range d.Unlisted {
+		flows = append(flows, fmt.Sprintf("%s %s, %s of flows that are not listed", u.ID, u.Direction, term.Plural(int(u.Packets), "packet")))
+	}
 	return a.out.Paint(term.Yellow, "denied") + " " + strings.Join(flows, "; ")
 }
 

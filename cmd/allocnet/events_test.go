@@ -43,6 +43,7 @@ var publishedEvents = []struct{ kind, data, text string }{
 		`{"id":"db","direction":"ingress","address":"10.1.0.3","peer":"192.0.2.1","protocol":"icmp","port":8,"packets":2,"bytes":168}],"omitted":2,"omittedPackets":7}`,
 		"denied web egress tcp/5432 to 10.1.0.3 (db), 1 packet, by no-sql of allocation web; db ingress protocol 47 from 192.0.2.1, 3 packets, by default of network front; " +
 			"db ingress icmp/8 from 192.0.2.1, 2 packets; and 2 more flows with 7 packets"},
+	{"denied", `{"flows":[],"unlisted":[{"id":"web","direction":"egress","packets":1}]}`, "denied web egress, 1 packet of flows that are not listed"},
 	{"lost", `{"count":3}`, "events were lost"},
 	{"lost", `{"restarted":true}`, "events were lost"},
 	{"news", `{"x":1}`, `news {"x":1}`},

@@ -20,7 +20,8 @@ func newPolicyDenied(a *app) *cobra.Command {
 		Short: "List the flows that network policies have denied",
 		Long: `List the flows of one or all allocations whose packets network policies have dropped
 within the last five minutes, those with the most packets first. Each flow is shown with
-the rule that denies it now. The daemon also publishes the flows as events. Nothing is
+the rule that denies it now. If there were too many flows, the number of packets whose
+flows are not listed is shown. The daemon also publishes the flows as events. Nothing is
 changed.`,
 		Example: `  allocnet policy denied
   allocnet policy denied web --json | jq '.flows[0].rule'`,
@@ -49,6 +50,7 @@ func (a *app) denied(ctx context.Context, args []string) error {
 			return notFound(ctx, conf, id, err)
 		}
 		d.Flows = slices.DeleteFunc(d.Flows, func(f client.DeniedFlow) bool { return f.ID != id })
+		d.Unlisted = slices.DeleteFunc(d.Unlisted, func(u client.UnlistedDenials) bool { return u.ID != id })
 	}
 	if a.flags.json {
 		return a.out.JSON(d)
@@ -83,7 +85,7 @@ func (a *app) readDenied(ctx context.Context) (*client.HostDenials, error) {
 }
 
 func (a *app) printDenied(d *client.HostDenials) {
-	if len(d.Flows) == 0 && len(d.Problems) == 0 {
+	if len(d.Flows)+len(d.Problems)+len(d.Unlisted)+d.Omitted == 0 {
 		a.err.Printf("no flow was denied in the last five minutes\n")
 	} else if len(d.Flows) > 0 {
 		rows := make([][]term.Cell, len(d.Flows))
@@ -95,6 +97,9 @@ func (a *app) printDenied(d *client.HostDenials) {
 	}
 	if d.Omitted > 0 {
 		a.out.Printf("and %s of other allocations or with fewer packets\n", term.Plural(d.Omitted, "more flow"))
+	}
+	for _, u := range d.Unlisted {
+		a.out.Printf("%s %s: the list was full; the flows of %s are not listed\n", shortID(u.ID), u.Direction, term.Plural(int(u.Packets), "denied packet"))
 	}
 	for _, p := range d.Problems {
 		a.warn("%s", p)

@@ -1,6 +1,8 @@
 package policy
 
 import (
+	"errors"
+	"fmt"
 	"net/netip"
 	"regexp"
 	"strings"
@@ -9,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/testing/testbed"
 	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/policy"
@@ -88,4 +91,56 @@ func TestBridgeRulesAreRepaired(t *testing.T) {
 	require.Equal(t, []string{a.ID}, report.Repaired)
 	require.NoError(t, h.CheckOnly(h.Context(), a))
 	h.TearDown(a)
+}
+
+// TestConnectionsOfDamageEnd: connections that were made while something of what enforces a policy was missing end
+// with its restoration, whatever was missing, and whatever restores it.
+func TestConnectionsOfDamageEnd(t *testing.T) {
+	const isolated, world = `{"presets":["isolated"]}`, `{"presets":["egress-only"]}`
+	damages := map[string][]struct{ name, policy, damage string }{
+		"ptp": {
+			{"group of the link", isolated, "ip link set LINK group 0"},
+			{"guarded group", isolated, fmt.Sprint("ip link set LINK group ", names.GuardedGroup)},
+		},
+		"bridge": {
+			{"address of the policy", isolated, "nft delete element ip allocnet_policy egress_addresses '{ ADDRESS }'"},
+			{"address of the peer", world, "nft delete element ip allocnet_policy allocations '{ PEER }'"},
+		},
+	}
+	testhost.EachElsewhere(t, []string{"ptp", "bridge"}, func(t *testing.T, main string) {
+		for _, one := range damages[main] {
+			for name, restore := range map[string]func(*host) error{
+				"Restore":        func(h *host) error { _, err := h.Restore(h.Context()); return err },
+				"CheckAndRepair": func(h *host) error { return errors.Join(h.repairOne("a"), h.repairOne("peer")) },
+			} {
+				t.Run(one.name+", "+name, func(t *testing.T) { testConnectionsOfDamage(t, main, one.policy, one.damage, restore) })
+			}
+		}
+	})
+}
+
+func (h *host) repairOne(id string) error {
+	_, err := h.CheckAndRepair(h.Context(), id)
+	return err
+}
+
+func testConnectionsOfDamage(t *testing.T, main, policy, damage string, restore func(*host) error) {
+	h := newHost(t, configurator.EngineNative, func(c *configurator.Config) { c.Networks = []string{"net"} })
+	h.Network("net", policed(main, testbed.V4Only)...)
+	a, peer := h.Alloc("a"), h.Alloc("peer")
+	a.Policy = mustPolicy(t, policy)
+	for _, one := range []configurator.Allocation{a, peer} {
+		h.InNew(one, func() { testbed.SetSysctls(t, one.Netns, testbed.Quick) })
+	}
+	from, to := h.SetUp(a), h.SetUp(peer)
+	at := netip.AddrPortFrom(netip.MustParseAddr(to.Address), 90)
+	require.Error(t, dialFrom(t, a.Netns, netip.Addr{}, at))
+	replace := strings.NewReplacer("LINK", testbed.HostLink(t, from), "ADDRESS", from.Address, "PEER", to.Address)
+	testbed.Shell(t, replace.Replace(damage))
+	c := openConnection(t, a.Netns, peer.Netns, at)
+	require.NoError(t, restore(h))
+	c.requireSilence(t, c.client, c.server)
+	c.requireSilence(t, c.server, c.client)
+	require.NoError(t, h.CheckOnly(h.Context(), a))
+	h.TearDown(a, peer)
 }

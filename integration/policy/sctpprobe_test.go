@@ -41,6 +41,20 @@ func sctpPacket(chunk byte, from, to uint16, tag uint32) []byte {
 	return p
 }
 
+// sctpHeartbeat returns a packet with a heartbeat, with which connection tracking begins an association as with
+// the first packet.
+func sctpHeartbeat(from, to uint16, data []byte) []byte {
+	const heartbeat, information = 4, 1
+	p := binary.BigEndian.AppendUint32(nil, uint32(from)<<16|uint32(to))
+	p = append(p, 0, 0, 0, 7, 0, 0, 0, 0, heartbeat, 0)
+	p = binary.BigEndian.AppendUint16(p, uint16(8+len(data)))
+	p = binary.BigEndian.AppendUint16(p, information)
+	p = append(binary.BigEndian.AppendUint16(p, uint16(4+len(data))), data...)
+	p = append(p, make([]byte, -len(p)&3)...)
+	binary.LittleEndian.PutUint32(p[8:], crc32.Checksum(p, crc32.MakeTable(crc32.Castagnoli)))
+	return p
+}
+
 // sctpChunk returns the ports and the kind of the first chunk of a packet,
 // which over IPv4 begins with the header of IP.
 func sctpChunk(packet []byte, ipv4 bool) (from, to uint16, chunk byte, rest []byte) {

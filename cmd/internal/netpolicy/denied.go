@@ -21,6 +21,7 @@ type Reader struct {
 	// Rules is a *ruleset.Ruleset; nil for no flows.
 	Rules interface {
 		Denials(context.Context) ([]ruleset.Denial, error)
+		Unlisted(context.Context) ([]ruleset.Unlisted, error)
 	}
 	Service interface {
 		List(context.Context) ([]allocnet.Record, error)
@@ -44,33 +45,51 @@ const maxFlows = 1024
 func (r *Reader) Denials(ctx context.Context) *client.HostDenials {
 	d := &client.HostDenials{Time: time.Now(), Problems: []string{}}
 	all, err := r.read(ctx)
-	var named []client.DeniedFlow
+	var named *named
 	if err == nil {
 		named, err = r.name(ctx, all)
 	}
 	if err != nil {
 		d.Problems = append(d.Problems, strings.Join(strings.Fields(err.Error()), " "))
 	}
-	d.Flows, d.Omitted = most(named, maxFlows, maxFlows)
+	d.Flows = []client.DeniedFlow{}
+	if named != nil {
+		d.Flows, d.Omitted = fair(named.flows, maxFlows)
+		d.Unlisted = named.unlisted
+	}
 	return d
 }
 
+// reading is what the kernel lists.
+type reading struct {
+	flows    []ruleset.Denial
+	unlisted []ruleset.Unlisted
+}
+
+// named is a reading with the allocations and the rules.
+type named struct {
+	flows    []client.DeniedFlow
+	unlisted []client.UnlistedDenials
+}
+
 // read returns the flows; none if the kernel has no nftables.
-func (r *Reader) read(ctx context.Context) ([]ruleset.Denial, error) {
+func (r *Reader) read(ctx context.Context) (all reading, err error) {
 	if r.Rules == nil {
-		return nil, nil
+		return reading{}, nil
 	}
-	all, err := r.Rules.Denials(ctx)
+	if all.flows, err = r.Rules.Denials(ctx); err == nil {
+		all.unlisted, err = r.Rules.Unlisted(ctx)
+	}
 	if netfilter.IsUnsupported(err) {
-		return nil, nil
+		return reading{}, nil
 	}
 	return all, err
 }
 
 // name adds the allocations and the rules. Flows of allocations without a record, such as those
 // of another state directory, are left out.
-func (r *Reader) name(ctx context.Context, all []ruleset.Denial) ([]client.DeniedFlow, error) {
-	if len(all) == 0 {
+func (r *Reader) name(ctx context.Context, all reading) (*named, error) {
+	if len(all.flows)+len(all.unlisted) == 0 {
 		return nil, nil
 	}
 	records, listErr := r.Service.List(ctx)
@@ -78,21 +97,45 @@ func (r *Reader) name(ctx context.Context, all []ruleset.Denial) ([]client.Denie
 	if err != nil {
 		return nil, fmt.Errorf("find the rules that deny flows: %w", errors.Join(listErr, err))
 	}
-	var flows []client.DeniedFlow
-	for i := range all {
-		if f := host.denied(&all[i]); f.ID != "" {
-			flows = append(flows, f)
+	n := &named{}
+	for i := range all.flows {
+		if f := host.denied(&all.flows[i]); f.ID != "" {
+			n.flows = append(n.flows, f)
 		}
 	}
-	return flows, listErr
+	n.unlisted = host.unlisted(all.unlisted)
+	return n, listErr
+}
+
+// unlisted returns the packets of each allocation and direction, those with the most first.
+func (h *Host) unlisted(all []ruleset.Unlisted) (list []client.UnlistedDenials) {
+	for _, one := range all {
+		u := client.UnlistedDenials{ID: h.Allocation(one.Address), Direction: direction(one.Ingress).String(), Packets: one.Packets}
+		i := slices.IndexFunc(list, func(o client.UnlistedDenials) bool { return o.ID == u.ID && o.Direction == u.Direction })
+		switch {
+		case u.ID == "":
+		case i < 0:
+			list = append(list, u)
+		default: // another address
+			list[i].Packets += u.Packets
+		}
+	}
+	slices.SortStableFunc(list, func(a, b client.UnlistedDenials) int {
+		return cmp.Or(cmp.Compare(b.Packets, a.Packets), cmp.Compare(a.ID, b.ID), cmp.Compare(a.Direction, b.Direction))
+	})
+	return list
+}
+
+func direction(isIngress bool) policy.Traffic {
+	if isIngress {
+		return policy.Ingress
+	}
+	return policy.Egress
 }
 
 // denied returns a flow with its allocation and rule.
 func (h *Host) denied(d *ruleset.Denial) client.DeniedFlow {
-	t := policy.Egress
-	if d.Ingress {
-		t = policy.Ingress
-	}
+	t := direction(d.Ingress)
 	f := client.DeniedFlow{
 		ID: h.Allocation(d.Address), Direction: t.String(), Address: d.Address.String(), Peer: d.Peer.String(), PeerID: h.Allocation(d.Peer),
 		Protocol: policy.ProtocolName(d.Protocol), Port: int(d.Port), Packets: d.Packets, Bytes: d.Bytes,
@@ -120,6 +163,39 @@ func most(flows []client.DeniedFlow, limit, perAllocation int) (list []client.De
 	return list, len(flows) - len(list)
 }
 
+// fair returns at most limit flows, those with the most packets first, such that each allocation has its first
+// ones before another one has more. omitted is the number of the others.
+func fair(flows []client.DeniedFlow, limit int) (list []client.DeniedFlow, omitted int) {
+	list, _ = most(flows, len(flows), len(flows))
+	if len(list) <= limit {
+		return list, 0
+	}
+	count, place := map[string]int{}, make([]int, len(list))
+	for i := range list {
+		place[i] = count[list[i].ID]
+		count[list[i].ID]++
+	}
+	places := slices.Clone(place)
+	slices.Sort(places)
+	last := places[limit] // the first place for which there is not room for all
+	room := limit
+	for _, p := range place {
+		if p < last {
+			room--
+		}
+	}
+	var kept []client.DeniedFlow
+	for i := range list {
+		if place[i] == last && room > 0 {
+			room--
+			kept = append(kept, list[i])
+		} else if place[i] < last {
+			kept = append(kept, list[i])
+		}
+	}
+	return kept, len(list) - len(kept)
+}
+
 // Bounds of an event.
 const (
 	eventFlows         = 32
@@ -130,7 +206,8 @@ const (
 // concurrent use.
 type Follower struct {
 	Reader
-	seen map[ruleset.Denial]ruleset.Count // by the flow; nil before the first look
+	seen     map[ruleset.Denial]ruleset.Count // by the flow; nil before the first look
+	unlisted map[ruleset.Unlisted]uint64      // packets
 }
 
 // Look returns the flows whose packets were dropped since the last look, with the number of
@@ -141,14 +218,38 @@ func (f *Follower) Look(ctx context.Context) (*client.Denied, error) {
 	if err != nil {
 		return nil, err
 	}
-	named, err := f.name(ctx, f.grown(all))
-	if len(named) == 0 {
+	first := f.seen == nil
+	unlisted := f.grownUnlisted(all.unlisted)
+	if first {
+		unlisted = nil
+	}
+	named, err := f.name(ctx, reading{f.grown(all.flows), unlisted})
+	if named == nil || len(named.flows)+len(named.unlisted) == 0 {
 		return nil, err
 	}
 	d := &client.Denied{}
-	d.Flows, d.Omitted = most(named, eventFlows, eventPerAllocation)
-	d.OmittedPackets = packets(named) - packets(d.Flows)
+	d.Flows, d.Omitted = most(named.flows, eventFlows, eventPerAllocation)
+	d.OmittedPackets = packets(named.flows) - packets(d.Flows)
+	d.Unlisted = named.unlisted[:min(len(named.unlisted), eventFlows)]
 	return d, err
+}
+
+// grownUnlisted returns the packets since the last look.
+func (f *Follower) grownUnlisted(all []ruleset.Unlisted) (grown []ruleset.Unlisted) {
+	before := f.unlisted
+	f.unlisted = make(map[ruleset.Unlisted]uint64, len(all))
+	for _, u := range all {
+		key := u
+		key.Count = ruleset.Count{}
+		f.unlisted[key] = u.Packets
+		if was := before[key]; was <= u.Packets {
+			u.Packets -= was
+		}
+		if u.Packets > 0 {
+			grown = append(grown, u)
+		}
+	}
+	return grown
 }
 
 func packets(flows []client.DeniedFlow) (sum uint64) {

@@ -11,18 +11,21 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet"
+	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 )
 
 // fake has flows and records.
 type fake struct {
-	flows   []ruleset.Denial
-	records []allocnet.Record
-	err     error
+	flows    []ruleset.Denial
+	unlisted []ruleset.Unlisted
+	records  []allocnet.Record
+	err      error
 }
 
-func (f *fake) Denials(context.Context) ([]ruleset.Denial, error) { return f.flows, f.err }
-func (f *fake) List(context.Context) ([]allocnet.Record, error)   { return f.records, nil }
+func (f *fake) Denials(context.Context) ([]ruleset.Denial, error)    { return f.flows, f.err }
+func (f *fake) Unlisted(context.Context) ([]ruleset.Unlisted, error) { return f.unlisted, f.err }
+func (f *fake) List(context.Context) ([]allocnet.Record, error)      { return f.records, nil }
 
 // deny sets the packets that an allocation 10.1.0.N was denied to send to a port.
 func (f *fake) deny(n, port int, packets uint64) {
@@ -121,4 +124,54 @@ func TestDenials(t *testing.T) {
 	f.records[0].Policy = nil
 	require.Empty(t, r.Denials(t.Context()).Flows[0].Rule, "nothing denies it any more")
 	require.NotNil(t, (&Reader{Service: f}).Denials(t.Context()).Flows)
+}
+
+// TestUnlistedDenials: packets of flows that are not listed are told, of each allocation.
+func TestUnlistedDenials(t *testing.T) {
+	f := newFake(t, 3)
+	drop := func(n int, ingress bool, packets uint64) {
+		f.unlisted = append(f.unlisted, ruleset.Unlisted{Ingress: ingress, Address: netip.AddrFrom4([4]byte{10, 1, 0, byte(n)}), Count: ruleset.Count{Packets: packets}})
+	}
+	follower := &Follower{Reader: Reader{Rules: f, Service: f}}
+	look := func() []client.UnlistedDenials {
+		t.Helper()
+		d, err := follower.Look(t.Context())
+		require.NoError(t, err)
+		if d == nil {
+			return nil
+		}
+		require.NotNil(t, d.Flows)
+		return d.Unlisted
+	}
+	drop(1, true, 5)
+	require.Nil(t, look(), "the first look")
+	drop(2, false, 7)
+	drop(99, false, 7) // of no allocation
+	f.unlisted[0].Packets = 6
+	require.Equal(t, []client.UnlistedDenials{{ID: "a2", Direction: "egress", Packets: 7}, {ID: "a1", Direction: "ingress", Packets: 1}}, look())
+	require.Nil(t, look())
+	f.unlisted[0].Packets = 2 // it has timed out, and come back
+	require.Equal(t, []client.UnlistedDenials{{ID: "a1", Direction: "ingress", Packets: 2}}, look())
+	require.Equal(t, []client.UnlistedDenials{{ID: "a2", Direction: "egress", Packets: 7}, {ID: "a1", Direction: "ingress", Packets: 2}},
+		(&Reader{Rules: f, Service: f}).Denials(t.Context()).Unlisted)
+}
+
+// TestFairDenials: an allocation with many flows leaves room for those of others.
+func TestFairDenials(t *testing.T) {
+	var flows []client.DeniedFlow
+	for port := range 10 {
+		flows = append(flows, client.DeniedFlow{ID: "many", Port: port, Packets: 100})
+	}
+	for port := range 2 {
+		flows = append(flows, client.DeniedFlow{ID: "few", Port: port, Packets: 1})
+	}
+	for limit, want := range map[int][2]int{1: {1, 0}, 2: {1, 1}, 3: {2, 1}, 4: {2, 2}, 6: {4, 2}, 11: {9, 2}, 12: {10, 2}, 20: {10, 2}} {
+		list, omitted := fair(flows, limit)
+		count := map[string]int{}
+		for _, f := range list {
+			count[f.ID]++
+		}
+		require.Equal(t, want, [2]int{count["many"], count["few"]}, "%d", limit)
+		require.Equal(t, len(flows), len(list)+omitted)
+	}
 }

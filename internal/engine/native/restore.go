@@ -32,6 +32,7 @@ func (e *Engine) Restore(ctx context.Context, requests []*engine.Request) ([]eng
 	err = r.elements(ctx)
 	r.objects(ctx, func(w *sdk.Wanted) []sdk.Object { return w.Objects })
 	r.sources(ctx)
+	r.settle(ctx)
 	if err != nil {
 		return r.outcomes, fmt.Errorf("restore %d allocations: %w", len(requests), err)
 	}
@@ -59,7 +60,11 @@ type restoration struct {
 type wanted struct {
 	*sdk.Wanted
 	by int
+	// changed: something of it was restored.
+	changed *bool
 }
+
+func newWanted(w *sdk.Wanted, by int) wanted { return wanted{w, by, new(bool)} }
 
 // collect asks the plugins of a request what the host must have.
 func (r *restoration) collect(ctx context.Context, e *Engine, number int, request *engine.Request) error {
@@ -82,12 +87,12 @@ func (r *restoration) collect(ctx context.Context, e *Engine, number int, reques
 				continue
 			}
 			r.outcomes[number].Check = r.outcomes[number].Check || w.Individual
-			r.wanted = append(r.wanted, wanted{w, number})
+			r.wanted = append(r.wanted, newWanted(w, number))
 		}
 	}
 	shared, err := e.crossingsOf(ctx, exec, request)
 	for _, elements := range shared {
-		r.wanted = append(r.wanted, wanted{&sdk.Wanted{Elements: elements}, number})
+		r.wanted = append(r.wanted, newWanted(&sdk.Wanted{Elements: elements}, number))
 	}
 	return errors.Join(append(errs, err)...)
 }
@@ -112,7 +117,7 @@ func (r *restoration) elements(ctx context.Context) error {
 		r.outcomes[of[i].by].Check = true
 	}
 	for _, i := range done.Changed {
-		r.outcomes[of[i].by].Changed = true
+		r.outcomes[of[i].by].Changed, *of[i].changed = true, true
 		if of[i].Restored == nil {
 			continue
 		}
@@ -125,18 +130,41 @@ func (r *restoration) elements(ctx context.Context) error {
 
 // objects restores some of the other objects, each once.
 func (r *restoration) objects(ctx context.Context, of func(*sdk.Wanted) []sdk.Object) {
-	seen := map[string]error{}
+	type outcome struct {
+		changed bool
+		err     error
+	}
+	seen := map[string]outcome{}
 	for _, w := range r.wanted {
 		for _, o := range of(w.Wanted) {
-			err, known := seen[o.Key]
+			is, known := seen[o.Key]
 			if !known {
-				var changed bool
-				changed, err = r.restore(ctx, o)
-				seen[o.Key] = err
-				r.outcomes[w.by].Changed = r.outcomes[w.by].Changed || changed
+				is.changed, is.err = r.restore(ctx, o)
+				seen[o.Key] = is
+				r.outcomes[w.by].Changed = r.outcomes[w.by].Changed || is.changed
 			}
-			r.failed(w.by, err)
+			*w.changed = *w.changed || is.changed
+			r.failed(w.by, is.err)
 		}
+	}
+}
+
+// settle calls Settle for all of which something was restored.
+func (r *restoration) settle(ctx context.Context) {
+	var by []int
+	var subjects []any
+	var settle func(context.Context, []any) error
+	for _, w := range r.wanted {
+		if *w.changed && w.Settle != nil {
+			by, subjects, settle = append(by, w.by), append(subjects, w.Subject), w.Settle
+		}
+	}
+	if settle == nil {
+		return
+	}
+	_, err := r.restore(ctx, sdk.Object{Key: "what follows", Restore: func(ctx context.Context) (bool, error) { return true, settle(ctx, subjects) }})
+	for _, i := range by {
+		r.failed(i, err)
 	}
 }
 

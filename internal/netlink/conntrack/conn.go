@@ -61,6 +61,7 @@ func (c *Conn) Close() error {
 
 // Message types of linux/netfilter/nfnetlink_conntrack.h.
 const (
+	changeEntry   = 0 // IPCTNL_MSG_CT_NEW
 	getEntries    = 1 // IPCTNL_MSG_CT_GET
 	deleteEntries = 2 // IPCTNL_MSG_CT_DELETE
 )
@@ -72,8 +73,13 @@ func begin(r *sock.Requests, kind, flags uint16, family uint8) {
 
 // delete makes one request that deletes the entries that its attributes identify.
 func (c *Conn) delete(ctx context.Context, family uint8, attributes func(*sock.Requests)) error {
+	return c.request(ctx, deleteEntries, family, attributes)
+}
+
+// request makes one request about the entries that its attributes identify.
+func (c *Conn) request(ctx context.Context, kind uint16, family uint8, attributes func(*sock.Requests)) error {
 	return sock.Build(func(r *sock.Requests) {
-		begin(r, deleteEntries, unix.NLM_F_ACK, family)
+		begin(r, kind, unix.NLM_F_ACK, family)
 		attributes(r)
 	}, func(r *sock.Requests) error {
 		var failed error

@@ -19,6 +19,8 @@ import (
 type entry struct {
 	tuple          // of the first packet
 	answers tuple  // of the first answer
+	status  uint32 // IPS_*
+	mark    uint32
 	key     []byte // the attributes that identify the entry for its deletion
 }
 
@@ -90,6 +92,10 @@ func (e *entry) decode(data []byte) {
 			e.addKey(unix.NLA_F_NESTED|kind, value)
 		case ctaTupleReply:
 			e.answers.decode(value)
+		case ctaStatus:
+			e.status = sock.Uint32BE(value)
+		case ctaMark:
+			e.mark = sock.Uint32BE(value)
 		case ctaZone, ctaID:
 			e.addKey(kind, value)
 		}

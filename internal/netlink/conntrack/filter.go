@@ -13,6 +13,8 @@ import (
 const (
 	ctaTupleOrig  = 1
 	ctaTupleReply = 2
+	ctaStatus     = 3
+	ctaMark       = 8
 	ctaID         = 12
 	ctaZone       = 18
 	ctaFilter     = 25

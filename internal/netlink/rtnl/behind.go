@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/sock"
 	"github.com/allocnet/allocnet/internal/retry"
 )
@@ -61,13 +62,39 @@ func (b *Behind) Has(a netip.Addr) (bool, error) {
 	if !slices.ContainsFunc(b.networks, func(n netip.Prefix) bool { return n.Contains(a) }) {
 		return false, nil
 	}
+	links, err := b.host.linksTo(a)
+	if err != nil {
+		return false, err
+	}
+	behind := slices.Contains(links, b.index)
+	b.known[a] = behind
+	return behind, nil
+}
+
+// OwnersTo returns the owners of the links over which the host reaches an address; none for the host's own ones.
+func (h *Host) OwnersTo(a netip.Addr) (owners []names.Owner, err error) {
+	links, err := h.linksTo(a)
+	for _, index := range links {
+		owner, ok, linkErr := h.OwnerOf(index)
+		if err = errors.Join(err, linkErr); ok {
+			owners = append(owners, owner)
+		}
+	}
+	return owners, err
+}
+
+// linksTo returns the indexes of the links over which the host reaches an address that is not its own. The route
+// to an own one names the link that has it.
+func (h *Host) linksTo(a netip.Addr) (links []int, err error) {
 	family := uint8(unix.AF_INET6)
 	if a.Is4() {
 		family = unix.AF_INET
 	}
-	behind := false
-	err := get(&b.host.conns, func(r *sock.Requests) { routeInquiry(r, family, a.AsSlice()) }, func(answer []byte) {
-		behind = slices.Contains(parseRouteInfo(answer).links, b.index)
+	err = get(&h.conns, func(r *sock.Requests) { routeInquiry(r, family, a.AsSlice()) }, func(answer []byte) {
+		const typeAt = 7 // in struct rtmsg
+		if len(answer) > typeAt && answer[typeAt] == unix.RTN_UNICAST {
+			links = parseRouteInfo(answer).links
+		}
 	})
 	for _, none := range noRoute {
 		if errors.Is(err, none) {
@@ -75,10 +102,9 @@ func (b *Behind) Has(a netip.Addr) (bool, error) {
 		}
 	}
 	if err != nil {
-		return false, fmt.Errorf("find the route to %s: %w", a, err)
+		return nil, fmt.Errorf("find the route to %s: %w", a, err)
 	}
-	b.known[a] = behind
-	return behind, nil
+	return links, nil
 }
 
 // linkLocalNeighbours returns the IPv6 link-local addresses in the neighbour table of a link.

@@ -28,13 +28,11 @@ type Denial struct {
 type Count struct{ Packets, Bytes uint64 }
 
 // Denials returns the flows whose packets policies have dropped within the last five
-// minutes. The kernel lists at most 16,384 of each family, so some may be missing.
+// minutes. Some may be missing: see Unlisted.
 func (r *Ruleset) Denials(ctx context.Context) ([]Denial, error) {
 	var list []Denial
 	for _, t := range policyTables {
-		err := r.dumpCounters(ctx, t.policy.denied, func(e *element, c Count) {
-			list = append(list, t.denial(e.key[:], c))
-		})
+		err := r.eachDenial(ctx, t, func(d Denial, _ *element) { list = append(list, d) })
 		if err != nil {
 			return nil, fmt.Errorf("list the flows that policies have dropped: %w", err)
 		}
@@ -42,9 +40,20 @@ func (r *Ruleset) Denials(ctx context.Context) ([]Denial, error) {
 	return list, nil
 }
 
-func (t *table) denial(key []byte, c Count) Denial {
+// eachDenial calls a function with each flow of a table, and its element.
+func (r *Ruleset) eachDenial(ctx context.Context, t *table, each func(Denial, *element)) error {
+	for direction, s := range t.policy.flows {
+		err := r.dumpCounters(ctx, s, func(e *element, c Count) { each(t.denial(direction, e.key[:], c), e) })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *table) denial(direction int, key []byte, c Count) Denial {
 	n := t.addrLen
-	d := Denial{Protocol: key[0], Count: c}
+	d := Denial{Protocol: key[0], Ingress: direction == ingress, Count: c}
 	d.Address, _ = netip.AddrFromSlice(key[4 : 4+n])
 	d.Peer, _ = netip.AddrFromSlice(key[4+n : 4+2*n])
 	service := key[4+2*n:]
@@ -52,29 +61,44 @@ func (t *table) denial(key []byte, c Count) Denial {
 	if d.Protocol == unix.IPPROTO_ICMP || d.Protocol == unix.IPPROTO_ICMPV6 {
 		d.Port = uint16(service[0])
 	}
-	d.Ingress = binary.NativeEndian.Uint32(service[4:]) == ingress
 	return d
 }
 
-// ForgetDenials removes the flows of addresses, which another allocation may get.
-func (r *Ruleset) ForgetDenials(ctx context.Context, addresses []netip.Addr) error {
-	var err error
-	for range attempts {
-		var gone []element
-		for _, t := range policyTables {
-			err = r.dumpCounters(ctx, t.policy.denied, func(e *element, c Count) {
-				if slices.Contains(addresses, t.denial(e.key[:], c).Address) {
-					gone = append(gone, *e)
-				}
+// Unlisted are packets that a policy has dropped and that belong to no flow of Denials: each allocation has a
+// limit, and the kernel lists at most 16,384 flows of each family and direction.
+type Unlisted struct {
+	Ingress bool
+	Address netip.Addr // of the allocation whose policy it was
+	Count              // since five minutes without such packets
+}
+
+// Unlisted returns these packets, unless the last ones were dropped more than five minutes ago.
+func (r *Ruleset) Unlisted(ctx context.Context) ([]Unlisted, error) {
+	var list []Unlisted
+	for _, t := range policyTables {
+		for direction, s := range t.policy.unlisted {
+			err := r.dumpCounters(ctx, s, func(e *element, c Count) {
+				u := Unlisted{Ingress: direction == ingress, Count: c}
+				u.Address, _ = netip.AddrFromSlice(e.key[:t.addrLen])
+				list = append(list, u)
 			})
 			if err != nil {
-				return fmt.Errorf("remove flows that policies have dropped: %w", err)
+				return nil, fmt.Errorf("count the packets of flows that are not listed: %w", err)
 			}
 		}
-		if len(gone) == 0 {
-			return nil
-		}
-		if err = r.apply(ctx, change{remove: gone}); !errors.Is(err, unix.ENOENT) { // one has timed out
+	}
+	return list, nil
+}
+
+// ForgetDenials removes the flows that the policies of addresses have dropped, and with gone, if another
+// allocation may get the addresses, also those that policies of others have dropped from and to them.
+func (r *Ruleset) ForgetDenials(ctx context.Context, addresses []netip.Addr, gone bool) error {
+	forgotten := func(d *Denial) bool {
+		return slices.Contains(addresses, d.Address) || gone && slices.Contains(addresses, d.Peer)
+	}
+	var err error
+	for range attempts {
+		if err = r.forgetDenials(ctx, forgotten, listingOf(addresses)); !errors.Is(err, unix.ENOENT) { // one has timed out
 			break
 		}
 	}
@@ -82,6 +106,49 @@ func (r *Ruleset) ForgetDenials(ctx context.Context, addresses []netip.Addr) err
 		return fmt.Errorf("remove flows that policies have dropped: %w", err)
 	}
 	return nil
+}
+
+// forgetDenials removes flows, and those of the other elements that exist.
+func (r *Ruleset) forgetDenials(ctx context.Context, forgotten func(*Denial) bool, others []element) error {
+	var gone []element
+	for _, t := range policyTables {
+		err := r.eachDenial(ctx, t, func(d Denial, e *element) {
+			if forgotten(&d) {
+				gone = append(gone, *e)
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	found, err := r.lookUp(ctx, others)
+	if err != nil {
+		return err
+	}
+	gone = append(gone, slices.DeleteFunc(found, func(e element) bool { return e.set == nil })...)
+	if len(gone) == 0 {
+		return nil
+	}
+	return r.apply(ctx, change{remove: gone})
+}
+
+// listingOf returns the elements by which the lists of addresses are limited.
+func listingOf(addresses []netip.Addr) (list []element) {
+	for _, a := range addresses {
+		a = a.Unmap()
+		t := policies6.policy
+		if a.Is4() {
+			t = policies4.policy
+		}
+		for d := range directions {
+			for _, s := range []*set{t.listing[d], t.unlisted[d]} {
+				e := element{set: s}
+				copy(e.key[:], a.AsSlice())
+				list = append(list, e)
+			}
+		}
+	}
+	return list
 }
 
 // Dropped are the packets of one attachment that policies have dropped.

@@ -55,8 +55,8 @@ type PolicyRule struct {
 	Service Service
 }
 
-// Peer is the other end of a packet. At most one field is set, besides Except; without any, every
-// peer matches.
+// Peer is the other end of a packet. At most one field is set, besides Except and the Original of World;
+// without any, every peer matches.
 type Peer struct {
 	Selection string         // the name of a selection
 	Prefixes  []netip.Prefix // of both families; none contains another
@@ -66,6 +66,9 @@ type Peer struct {
 	// Allocations stands for the addresses of all allocations in networks with policies, unless
 	// the packet was sent to one of their host ports.
 	Allocations bool `json:",omitempty"`
+	// Original are destinations of connections before their translation. Alone, it matches translated
+	// connections to them, with the Service as it was before. A World of Egress does not match these.
+	Original []netip.Prefix `json:",omitempty"`
 }
 
 // Service is what a packet is for. The zero value matches every packet.

@@ -21,11 +21,15 @@ func examplePolicy() *Policy {
 	return &Policy{
 		ID: "0123456789abcdef", Group: names.FirstPolicyGroup + 1,
 		Egress: []Stage{
-			{Rules: []PolicyRule{{Name: "preset no-metadata", Deny: true, Peer: Peer{Prefixes: policy.Metadata()}}}},
+			{Rules: []PolicyRule{
+				{Name: "preset no-metadata", Deny: true, Peer: Peer{Original: policy.Metadata()}},
+				{Name: "no-services", Deny: true, Peer: Peer{Original: prefixes("169.254.169.254/32")}, Service: Service{Protocol: unix.IPPROTO_TCP, First: 80, Last: 81}},
+				{Name: "preset no-metadata", Deny: true, Peer: Peer{Prefixes: policy.Metadata()}},
+			}},
 			{Deny: true, Rules: []PolicyRule{
 				{Name: "egress.rules[0]", Peer: Peer{Selection: "aa"}, Service: Service{Protocol: unix.IPPROTO_TCP, First: 443, Last: 443}},
 				{Name: "egress.rules[1]", Peer: Peer{Host: true}, Service: Service{Protocol: unix.IPPROTO_UDP, First: 53, Last: 54}},
-				{Name: "egress.rules[2]", Peer: Peer{World: true, Except: policy.NotWorld()}},
+				{Name: "egress.rules[2]", Peer: Peer{World: true, Except: policy.NotWorld(), Original: policy.Metadata()}},
 				{Name: "egress.rules[3]", Service: Service{Protocol: unix.IPPROTO_ICMP, Type: &ping}},
 				{Name: "egress.rules[4]", Service: Service{Protocol: unix.IPPROTO_ICMPV6, Type: &ping6}},
 				{Name: "egress.rules[5]", Peer: Peer{Prefixes: prefixes("10.0.0.0/8", "192.168.7.0/24", "172.16.9.1/32")}, Service: Service{Protocol: unix.IPPROTO_SCTP}},

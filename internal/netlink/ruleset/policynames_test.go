@@ -14,9 +14,9 @@ func TestNamesOfAPolicy(t *testing.T) {
 	p := examplePolicy()
 	named := map[names.PolicyChain][]string{
 		{ID: p.ID, Direction: names.Egress, Stage: names.NoStage}: {"stage", "stage", "stage"},
-		{ID: p.ID, Direction: names.Egress, Stage: 0}:             {"preset no-metadata"},
+		{ID: p.ID, Direction: names.Egress, Stage: 0}:             {"preset no-metadata", "no-services", "preset no-metadata"},
 		{ID: p.ID, Direction: names.Egress, Stage: 1}: {
-			"egress.rules[0]", "egress.rules[1]", "egress.rules[2]", "egress.rules[3]", "egress.rules[5]", "egress.rules[6]", "default"},
+			"egress.rules[0]", "egress.rules[1]", "egress.rules[2]", "egress.rules[2]", "egress.rules[3]", "egress.rules[5]", "egress.rules[6]", "default"},
 		{ID: p.ID, Direction: names.Egress, Stage: 2}:              {"preset no-host", "preset no-host", "preset no-host"},
 		{ID: p.ID, Direction: names.Ingress, Stage: names.NoStage}: {"default"},
 	}

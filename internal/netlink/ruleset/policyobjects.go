@@ -173,14 +173,15 @@ func (n *policyObjects) stage(name names.PolicyChain, d int, s *Stage) {
 }
 
 // rule returns the expressions of a rule; none if it matches no packet of the family. A rule about
-// Allocations is two: what has no entry in connection tracking was not sent to a host port, and would
-// end a rule that reads the status of the entry (nft_ct_get_eval).
+// Allocations is two, and so is one about the World: what has no entry in connection tracking was not sent
+// to another destination, and would end a rule that reads the entry (nft_ct_get_eval).
 func (n *policyObjects) rule(chain names.PolicyChain, i, d int, r *PolicyRule) [][]expr.Any {
 	peer, ok := n.peer(chain.Set(i), d, &r.Peer)
 	if !ok {
 		return nil
 	}
-	service, ok := n.service(&r.Service)
+	translated := !r.Peer.World && len(r.Peer.Original) > 0
+	service, ok := n.service(&r.Service, translated)
 	if !ok {
 		return nil
 	}
@@ -190,8 +191,15 @@ func (n *policyObjects) rule(chain names.PolicyChain, i, d int, r *PolicyRule) [
 	} else {
 		exprs = append(exprs, returns())
 	}
-	if r.Peer.Allocations {
+	switch {
+	case r.Peer.Allocations:
 		return [][]expr.Any{slices.Concat(notRedirected(), exprs), slices.Concat(withoutEntry(), exprs)}
+	case translated:
+		return [][]expr.Any{slices.Concat(redirected(), exprs)}
+	case r.Peer.World && d == egress:
+		if others := n.prefixes(chain.Set(i), n.table.original(), r.Peer.Original, false); others != nil {
+			return [][]expr.Any{slices.Concat(others, exprs), slices.Concat(withoutEntry(), exprs)}
+		}
 	}
 	return [][]expr.Any{exprs}
 }
@@ -213,7 +221,10 @@ func (n *policyObjects) peer(name string, d int, p *Peer) ([]expr.Any, bool) {
 	case p.Selection != "":
 		return []expr.Any{t.peer(d, 0), inSet(selectionSet(t, p.Selection))}, true
 	case len(p.Prefixes) > 0:
-		exprs := n.prefixes(name, d, p.Prefixes, true)
+		exprs := n.prefixes(name, t.peer(d, 0), p.Prefixes, true)
+		return exprs, exprs != nil
+	case !p.World && len(p.Original) > 0:
+		exprs := n.prefixes(name, n.table.original(), p.Original, true)
 		return exprs, exprs != nil
 	case p.Host:
 		return n.except(name, d, p, host(d, true)), true
@@ -239,16 +250,16 @@ func host(d int, is bool) []expr.Any {
 
 // except appends the condition that the peer is not one of Except.
 func (n *policyObjects) except(name string, d int, p *Peer, exprs []expr.Any) []expr.Any {
-	return append(exprs, n.prefixes(name, d, p.Except, false)...)
+	return append(exprs, n.prefixes(name, n.table.peer(d, 0), p.Except, false)...)
 }
 
-// prefixes returns the expressions that match a peer if one of the prefixes contains it, or if none
+// prefixes returns the expressions that match an address if one of the prefixes contains it, or if none
 // does. It returns nil if no prefix is of the family. A single prefix is part of the rule, and single
 // addresses are elements of a hash table: to insert them into a set of ranges took nearly half of the
 // kernel's time for a new policy (nft_pipapo_insert).
-func (n *policyObjects) prefixes(name string, d int, list []netip.Prefix, contained bool) []expr.Any {
+func (n *policyObjects) prefixes(name string, address expr.Any, list []netip.Prefix, contained bool) []expr.Any {
 	of := n.table.ofFamily(list)
-	exprs := []expr.Any{n.table.peer(d, 0)}
+	exprs := []expr.Any{address}
 	switch {
 	case len(of) == 0:
 		return nil
@@ -289,7 +300,8 @@ func (n *policyObjects) setOf(name string, of []netip.Prefix) *set {
 	return s
 }
 
-func (n *policyObjects) service(s *Service) ([]expr.Any, bool) {
+// service returns the expressions that match a service, or one before the translation of its connection.
+func (n *policyObjects) service(s *Service, original bool) ([]expr.Any, bool) {
 	if s.Protocol == 0 {
 		return nil, true
 	}
@@ -298,14 +310,18 @@ func (n *policyObjects) service(s *Service) ([]expr.Any, bool) {
 	}
 	exprs := []expr.Any{protocol(0), equal([]byte{s.Protocol})}
 	number := func(port uint16) []byte { return binary.BigEndian.AppendUint16(nil, port) }
+	var port expr.Any = port(0)
+	if original {
+		port = &expr.Ct{Key: expr.CtKeyPROTODST, Register: 1}
+	}
 	switch {
 	case s.Type != nil:
 		exprs = append(exprs, transport(0, 1, 0), equal([]byte{*s.Type}))
 	case s.First == 0 && s.Last == 0:
 	case s.First == s.Last:
-		exprs = append(exprs, port(0), equal(number(s.First)))
+		exprs = append(exprs, port, equal(number(s.First)))
 	default:
-		exprs = append(exprs, port(0), &expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: number(s.First), ToData: number(s.Last)})
+		exprs = append(exprs, port, &expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: number(s.First), ToData: number(s.Last)})
 	}
 	return exprs, true
 }

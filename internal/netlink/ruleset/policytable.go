@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/netlink/conntrack"
 	"github.com/allocnet/allocnet/policy"
 )
 
@@ -36,8 +37,9 @@ type policySets struct {
 	known *set
 	// dropped count the packets that a policy has dropped, for each allocation.
 	dropped [2]*set
-	// denied are flows that a policy has dropped. Packets add them.
-	denied *set
+	// flows are those that a policy has dropped. Packets add them. listing limits how many flows of an
+	// allocation are added, and unlisted counts the packets of the others.
+	flows, listing, unlisted [2]*set
 	// constants are the sets of the prefixes that many policies have.
 	constants []*set
 }
@@ -50,11 +52,15 @@ const (
 var directions = [2]string{names.Egress, names.Ingress}
 
 const (
-	// deniedSize is the maximum number of flows in the set denied. Further ones are
+	// deniedSize is the maximum number of flows in each of the sets of flows. Further ones are
 	// dropped and counted, but not listed.
 	deniedSize = 1 << 14
 	// deniedTimeout is the time in milliseconds after which a flow leaves the set.
 	deniedTimeout = 5 * 60 * 1000
+	// An allocation can add listingBurst flows at once, and listingRate in each second: 1624 within
+	// deniedTimeout, a tenth of the set. listingTimeout is longer than a new burst takes to accumulate.
+	listingBurst, listingRate = 1 << 10, 2
+	listingTimeout            = 10 * 60 * 1000
 )
 
 func newPolicyTable(family byte) *table {
@@ -65,12 +71,15 @@ func newPolicyTable(family byte) *table {
 		p.links[i] = t.newSet(direction+"_links", types{nftables.TypeDevGroup}, verdict)
 		p.addresses[i] = t.newSet(direction+"_addresses", types{addr}, verdict)
 		p.dropped[i] = t.newSet(direction+"_dropped", types{addr}, nil)
+		p.flows[i] = t.newSet(direction+"_flows", types{nftables.TypeInetProto, addr, addr, nftables.TypeInetService}, nil)
+		p.listing[i], p.unlisted[i] = t.newSet(direction+"_listing", types{addr}, nil), t.newSet(direction+"_unlisted", types{addr}, nil)
+		for _, s := range []*set{p.flows[i], p.listing[i], p.unlisted[i]} {
+			s.shared, s.counters, s.size, s.timeout = true, true, deniedSize, deniedTimeout
+		}
+		p.listing[i].counters, p.listing[i].timeout = false, listingTimeout
 		p.links[i].shared, p.dropped[i].counters = true, true
 	}
 	p.known = t.newSet("allocations", types{addr}, nil)
-	p.denied = t.newSet("denied", types{nftables.TypeInetProto, addr, addr, nftables.TypeInetService, nftables.TypeMark}, nil)
-	p.denied.shared, p.denied.counters = true, true
-	p.denied.size, p.denied.timeout = deniedSize, deniedTimeout
 	for _, one := range []struct {
 		name string
 		list []netip.Prefix
@@ -91,7 +100,7 @@ const policyPriority = -20
 // policyChains returns the fixed chains.
 func (t *table) policyChains() []chain {
 	list := slices.Concat(t.denials(egress), t.denials(ingress), []chain{t.dispatch(egress), t.dispatch(ingress), t.redirected(),
-		newChain("invalid", hook{}, t.dropOf(egress)...), t.unguarded()})
+		t.truncated(), newChain("invalid_dropped", hook{}, t.dropOf(egress)...), t.unguarded()})
 	if t.family == unix.NFPROTO_IPV6 {
 		list = append(list, newChain("fragments", hook{}, slices.Concat(t.dropOf(egress), t.dropOf(ingress))...))
 	}
@@ -100,7 +109,7 @@ func (t *table) policyChains() []chain {
 		for _, d := range h.directions {
 			rules = append(rules, newRule("a policy applies: clear the mark", append(needsPolicy(d), setMark(0)...)...))
 		}
-		rules = append(rules, newRule("tracked connections", append(trackedConnection(), returns())...))
+		rules = append(rules, trackedRules()...)
 		switch {
 		case h.number == unix.NF_INET_FORWARD:
 			rules = append(rules, t.whenForwarded()...)
@@ -108,7 +117,7 @@ func (t *table) policyChains() []chain {
 			rules = append(rules, neighbours()...)
 		}
 		for _, d := range h.directions {
-			rules = append(rules, newRule("TCP connections that are not tracked", append(t.ended(d), &expr.Counter{}, drop())...))
+			rules = append(rules, t.ended(d)...)
 		}
 		for _, d := range h.directions {
 			rules = append(rules, newRule("policies of "+peers[d], jump(chainOf(d))))
@@ -122,7 +131,7 @@ func (t *table) policyChains() []chain {
 // redirected applies the policy to connections of the host to its own host ports. The output hook
 // keeps the link of the former destination, so the policy does not apply there.
 func (t *table) redirected() chain {
-	rules := []rule{newRule("tracked connections", append(trackedConnection(), returns())...)}
+	rules := trackedRules()
 	if t.family == unix.NFPROTO_IPV6 {
 		rules = append(rules, neighbours()...)
 	}
@@ -153,21 +162,32 @@ func transport(offset, length, at uint32) *expr.Payload {
 	return &expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: length, DestRegister: register(at)}
 }
 
-func trackedConnection() []expr.Any {
-	return append([]expr.Any{&expr.Ct{Key: expr.CtKeySTATE, Register: 1}}, anyBit(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED)...)
+// trackedRules returns the rules for packets of tracked connections. Those that a change of a policy has ended are
+// marked: their answers are dropped, and the policies decide on the other packets.
+func trackedRules() []rule {
+	mark, reply := &expr.Ct{Key: expr.CtKeyMARK, Register: 1}, []byte{1} // IP_CT_DIR_REPLY
+	state := append([]expr.Any{&expr.Ct{Key: expr.CtKeySTATE, Register: 1}}, anyBit(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED)...)
+	return []rule{
+		newRule("tracked connections", append(state, mark, unequal(native(conntrack.Ended)), returns())...),
+		newRule("answers of ended connections", mark, equal(native(conntrack.Ended)), &expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1}, equal(reply), &expr.Counter{}, drop()),
+	}
 }
 
-// ended matches TCP packets of allocations with a policy that are not the first of a connection, and
-// belong to no tracked one. The kernel would track the connection anew in the direction of such a packet
-// (nf_conntrack_tcp_loose), so that a connection that the policy of one end has ended would go on as
-// soon as the other end sends.
-func (t *table) ended(direction int) []expr.Any {
+// ended drops TCP packets of allocations with a policy that are not the first of a connection, and belong to no
+// tracked one. The kernel would track the connection anew in the direction of such a packet
+// (nf_conntrack_tcp_loose), so that a connection that the policy of one end has ended would go on as soon as
+// the other end sends. By the link, that holds for what is behind the allocation as well.
+func (t *table) ended(direction int) []rule {
 	const flags, relevant, syn = 13, 0x17, 0x02 // of FIN, SYN, RST and ACK
-	return slices.Concat(
+	packets := slices.Concat(
 		[]expr.Any{&expr.Ct{Key: expr.CtKeySTATE, Register: 1}}, anyBit(expr.CtStateBitNEW),
 		[]expr.Any{protocol(0), equal([]byte{unix.IPPROTO_TCP}),
-			transport(flags, 1, 0), mask([]byte{relevant}, []byte{0}), unequal([]byte{syn}),
-			t.subject(direction, 0), inSet(t.policy.dropped[direction])})
+			transport(flags, 1, 0), mask([]byte{relevant}, []byte{0}), unequal([]byte{syn})})
+	var rules []rule
+	for _, of := range [][]expr.Any{{t.subject(direction, 0), inSet(t.policy.dropped[direction])}, needsPolicy(direction)} {
+		rules = append(rules, newRule("TCP connections that are not tracked", slices.Concat(packets, of, []expr.Any{&expr.Counter{}, drop()})...))
+	}
+	return rules
 }
 
 // whenForwarded returns the rules of the hook forward that precede the policies.
@@ -184,6 +204,27 @@ func (t *table) whenForwarded() (rules []rule) {
 // invalid matches packets that connection tracking cannot classify.
 func invalid() []expr.Any {
 	return append([]expr.Any{&expr.Ct{Key: expr.CtKeySTATE, Register: 1}}, anyBit(expr.CtStateBitINVALID)...)
+}
+
+// truncated lists packets of allocations with a policy that connection tracking cannot classify because they end
+// before the header of their protocol does, as packets that a policy denies. Others, such as the last ones of a
+// TCP connection, are only dropped.
+func (t *table) truncated() chain {
+	const dropped = "invalid_dropped"
+	others := []expr.Any{protocol(0)}
+	c := newChain("invalid", hook{})
+	for _, whole := range []struct {
+		protocol     byte
+		last, length uint32 // the last field of the header
+	}{{unix.IPPROTO_TCP, 18, 2}, {unix.IPPROTO_UDP, 6, 2}, {unix.IPPROTO_SCTP, 8, 4}} {
+		c.rules = append(c.rules, newRule("whole header", protocol(0), equal([]byte{whole.protocol}), transport(whole.last, whole.length, 0),
+			&expr.Cmp{Op: expr.CmpOpGte, Register: 1, Data: make([]byte, whole.length)}, goTo(dropped)))
+		others = append(others, unequal([]byte{whole.protocol}))
+	}
+	c.rules = append(c.rules, newRule("other protocols", append(others, goTo(dropped))...),
+		newRule("senders without a policy", t.subject(egress, 0), notInSet(t.policy.dropped[egress]), goTo(dropped)),
+		newRule("truncated packets", goTo(denialsOf(egress))))
+	return c
 }
 
 // fragment matches IPv6 packets that have a fragment header although connection tracking has reassembled
@@ -295,30 +336,55 @@ func needsPolicy(direction int) []expr.Any {
 }
 
 // denials returns the chains that count and drop packets that a policy denies. They list flows only
-// of allocations with a policy, for whose addresses ForgetDenials is called.
+// of allocations with a policy, for whose addresses ForgetDenials is called. An allocation that adds many flows
+// does not keep those of others from being listed.
 func (t *table) denials(direction int) []chain {
-	n, name := t.addrLen, denialsOf(direction)
+	name := denialsOf(direction)
+	flows, unlisted := t.policy.flows[direction], directions[direction]+"_unlisted"
+	key := func(service expr.Any) []expr.Any {
+		return []expr.Any{protocol(0), t.subject(direction, 4), t.peer(direction, 4+t.addrLen), service}
+	}
+	limited := func(new ...expr.Any) rule {
+		return newRule("too many flows", append(new, t.subject(direction, 0), renew(t.policy.listing[direction],
+			&expr.Limit{Type: expr.LimitTypePkts, Rate: listingRate, Unit: expr.LimitTimeSecond, Burst: listingBurst, Over: true}), goTo(unlisted))...)
+	}
+	// A lookup that is inverted does not count. A set that is full ends the second rule.
+	list := func(suffix string, service func(at uint32) *expr.Payload) chain {
+		of := key(service(4 + 2*t.addrLen))
+		return newChain(name+suffix, hook{}, limited(append(of, notInSet(flows))...),
+			newRule("flows", append(of, renew(flows), returns())...), newRule("no room", goTo(unlisted)))
+	}
 	icmp := []byte{unix.IPPROTO_ICMP}
 	if t.family == unix.NFPROTO_IPV6 {
 		icmp = []byte{unix.IPPROTO_ICMPV6}
 	}
-	flow := func(service *expr.Payload) []expr.Any {
-		return []expr.Any{protocol(0), t.subject(direction, 4), t.peer(direction, 4+n), service,
-			&expr.Immediate{Register: register(8 + 2*n), Data: native(uint32(direction))},
-			&expr.Dynset{SrcRegKey: register(0), SetName: t.policy.denied.name, SetID: noSetID, Operation: dynsetUpdate}}
+	present := func(load *expr.Payload) []expr.Any {
+		return []expr.Any{load, &expr.Cmp{Op: expr.CmpOpGte, Register: 1, Data: make([]byte, load.Len)}}
 	}
+	none := &expr.Immediate{Register: register(4 + 2*t.addrLen), Data: make([]byte, 2)}
 	// The type and the code of ICMP are where ports would be. In a chain of their own, nft takes
 	// them for a port, so that their type is that of the set; otherwise it could not load what
-	// it has listed.
+	// it has listed. Packets that end before have the port 0.
 	return []chain{
-		newChain(name+"_icmp", hook{}, newRule("flows", flow(transport(0, 2, 4+2*n))...)),
+		newChain(unlisted, hook{}, newRule("packets of flows that are not listed", t.subject(direction, 0), renew(t.policy.unlisted[direction]))),
+		list("_icmp", func(at uint32) *expr.Payload { return transport(0, 2, at) }),
+		list("_ports", port),
 		newChain(name+"_flows", hook{},
-			newRule("flows of ICMP", protocol(0), equal(icmp), jump(name+"_icmp")),
-			newRule("other flows", slices.Concat([]expr.Any{protocol(0), unequal(icmp)}, flow(port(4+2*n)))...)),
+			newRule("flows of ICMP", slices.Concat([]expr.Any{protocol(0), equal(icmp)}, present(transport(0, 1, 0)), []expr.Any{goTo(name + "_icmp")})...),
+			newRule("flows with ports", slices.Concat([]expr.Any{protocol(0), unequal(icmp)}, present(port(0)), []expr.Any{goTo(name + "_ports")})...),
+			limited(),
+			newRule("flows of short packets", append(key(none), renew(flows), returns())...),
+			newRule("no room", goTo(unlisted))),
 		newChain(name, hook{},
 			newRule("packets of allocations", t.subject(direction, 0), inSet(t.policy.dropped[direction]), jump(name+"_flows")),
 			newRule("packets", drop())),
 	}
+}
+
+// renew adds the key to a set, or renews the timeout of its element. Each element has its own state of the
+// expressions, which decide whether the rule goes on.
+func renew(s *set, exprs ...expr.Any) *expr.Dynset {
+	return &expr.Dynset{SrcRegKey: register(0), SetName: s.name, SetID: noSetID, Operation: dynsetUpdate, Exprs: exprs}
 }
 
 // dynsetUpdate is NFT_DYNSET_OP_UPDATE: it renews the timeout of an element, or adds it.

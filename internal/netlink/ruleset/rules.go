@@ -247,13 +247,41 @@ func newRule(comment string, exprs ...expr.Any) rule {
 		if v, ok := e.(*expr.Verdict); ok {
 			calls = v.Chain
 		}
-		data, err := expr.Marshal(0, e)
-		if err != nil {
-			panic(fmt.Sprintf("ruleset: rule %q: %v", comment, err))
+		var data []byte
+		if r, ok := e.(raw); ok {
+			data = r.data
+		} else {
+			var err error
+			if data, err = expr.Marshal(0, e); err != nil {
+				panic(fmt.Sprintf("ruleset: rule %q: %v", comment, err))
+			}
 		}
 		b.Attribute(unix.NLA_F_NESTED|unix.NFTA_LIST_ELEM, data)
 	}
 	return rule{comment, b.Data(), calls}
+}
+
+// raw is an expression that package expr cannot make.
+type raw struct {
+	expr.Any // nil
+	data     []byte
+}
+
+// original loads the destination of a connection before its translation. Package expr has the key of older
+// programs, whose type nft does not know.
+func (t *table) original() expr.Any {
+	key := uint32(20) // NFT_CT_DST_IP
+	if t.family == unix.NFPROTO_IPV6 {
+		key = 22 // NFT_CT_DST_IP6
+	}
+	var b sock.Requests
+	b.CString(unix.NFTA_EXPR_NAME, "ct")
+	ct := b.Nest(unix.NFTA_EXPR_DATA)
+	b.Uint32BE(unix.NFTA_CT_DREG, unix.NFT_REG_1)
+	b.Uint32BE(unix.NFTA_CT_KEY, key)
+	b.Uint8(unix.NFTA_CT_DIRECTION, 0) // IP_CT_DIR_ORIGINAL
+	b.End(ct)
+	return raw{data: b.Data()}
 }
 
 // register returns the register at an offset into a concatenation. The registers of 16

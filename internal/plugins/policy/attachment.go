@@ -275,7 +275,7 @@ func (a *attachment) leaveFormer(ctx context.Context) error {
 	if a.member.Former == "" {
 		return nil
 	}
-	if err := a.args.Host.Rules.ForgetDenials(ctx, a.member.Addresses); err != nil {
+	if err := a.args.Host.Rules.ForgetDenials(ctx, a.member.Addresses, false); err != nil {
 		return err
 	}
 	s, err := a.args.Host.Policies.Share(ctx)
@@ -359,8 +359,8 @@ func drop(ctx context.Context, host *sdk.Host, s *policystate.Session, m *policy
 	if err == nil {
 		err = host.Rules.LeaveSelections(ctx, ruleset.Member{Owner: owner, Addresses: m.Addresses}, selections)
 	}
-	if err == nil && (m.Policy != "" || m.Former != "") {
-		err = host.Rules.ForgetDenials(ctx, m.Addresses)
+	if err == nil {
+		err = host.Rules.ForgetDenials(ctx, m.Addresses, true)
 	}
 	for _, id := range []string{m.Policy, m.Former} {
 		if err != nil || id == "" {

@@ -48,6 +48,7 @@ func compile(instance, family string, own []netip.Prefix, policies ...*policy.Po
 			steps, fallback := p.Steps(t)
 			if stage := stageOf(instance, own, steps, fallback, selections); denies(stage) {
 				if t == policy.Egress {
+					seeMetadata(stage)
 					c.Egress = append(c.Egress, *stage)
 				} else {
 					c.Ingress = append(c.Ingress, *stage)
@@ -98,6 +99,29 @@ func stageOf(instance string, own []netip.Prefix, steps []policy.Step, fallback 
 		s.Rules = append(s.Rules, r)
 	}
 	return s
+}
+
+// seeMetadata makes a stage of egress deny metadata addresses, and not count them as part of the world, also if
+// another program redirects connections to them, such as an agent of a cloud provider: the other rules match the
+// address to which it redirects.
+func seeMetadata(s *ruleset.Stage) {
+	var first []ruleset.PolicyRule
+	for i := range s.Rules {
+		r := &s.Rules[i]
+		if r.Peer.World {
+			r.Peer.Original = policy.Metadata()
+		}
+		var metadata []netip.Prefix
+		for _, p := range policy.Metadata() {
+			if r.Deny && slices.Contains(r.Peer.Prefixes, p) {
+				metadata = append(metadata, p)
+			}
+		}
+		if len(metadata) > 0 {
+			first = append(first, ruleset.PolicyRule{Name: r.Name, Deny: true, Peer: ruleset.Peer{Original: metadata}, Service: r.Service})
+		}
+	}
+	s.Rules = append(first, s.Rules...)
 }
 
 func serviceOf(step *policy.Step) ruleset.Service {

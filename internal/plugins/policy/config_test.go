@@ -104,6 +104,24 @@ func TestCompile(t *testing.T) {
 	require.NotEqual(t, c.ID, both.ID)
 }
 
+// TestCompileMetadata: rules that deny metadata come first, for connections that are redirected. Others only match
+// where these lead.
+func TestCompileMetadata(t *testing.T) {
+	c := mustCompile(t, "", `{"egress": {"default": "deny", "rules": [{"name": "a", "peers": [{"name": "metadata"}]}, {"name": "b", "peers": [{"name": "host"}, {"name": "world"}]},
+		{"name": "c", "action": "deny", "peers": [{"cidr": "169.254.169.254/32"}, {"cidr": "10.0.0.1/32"}], "services": [{"protocol": "tcp", "ports": "80"}]}]},
+		"ingress": {"rules": [{"action": "deny", "peers": [{"name": "metadata"}]}]}}`)
+	first := c.Egress[0].Rules[0]
+	require.Equal(t, "c", first.Name)
+	require.Equal(t, ruleset.Peer{Original: []netip.Prefix{netip.MustParsePrefix("169.254.169.254/32")}}, first.Peer)
+	require.Equal(t, uint16(80), first.Service.First)
+	for _, r := range c.Egress[0].Rules[1:] {
+		require.Equal(t, r.Peer.World, len(r.Peer.Original) > 0, r.Name)
+	}
+	for _, r := range c.Ingress[0].Rules {
+		require.Empty(t, r.Peer.Original)
+	}
+}
+
 // TestSelects: the label under which members are found is one that all selected ones have.
 func TestSelects(t *testing.T) {
 	c := mustCompile(t, "", `{"ingress": {"default": "deny", "rules": [{"peers": [{"labels": {"app": "x"}}]}, {"peers": [{"expressions": [{"key": "app", "operator": "NotIn", "values": ["x"]}]}]}, {"peers": [{"allocation": "a"}]}]}}`)

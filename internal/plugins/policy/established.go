@@ -1,13 +1,14 @@
 package policy
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/conntrack"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
@@ -15,71 +16,52 @@ import (
 	"github.com/allocnet/allocnet/internal/state/policystate"
 )
 
-// endDenied ends the tracked connections of the attachment that its policy, or the policy of the
-// other end, denies now. The rules only look at the first packet of a connection.
-func (a *attachment) endDenied(ctx context.Context) error {
-	j, err := newJudge(a.args.Host.Policies)
+// endDenied ends the tracked connections of attachments that their policy, or the policy of the other end,
+// denies now. The rules only look at the first packet of a connection. If policies were restored, which
+// attachments share, it ends those of all attachments with these policies.
+func endDenied(ctx context.Context, host *sdk.Host, list []*attachment, restored bool) error {
+	j, err := newJudge(host)
+	if err == nil {
+		err = j.consider(list, restored)
+	}
+	if err == nil {
+		err = j.endDenied(ctx, host.Conntrack)
+	}
 	if err != nil {
-		return fmt.Errorf("end connections that the policy denies: %w", err)
+		return fmt.Errorf("end connections that policies deny: %w", err)
 	}
-	if j.behind, err = a.behind(); err != nil {
-		return fmt.Errorf("end connections that the policy denies: %w", err)
-	}
-	j.link = &a.member
-	return j.endDenied(ctx, a.args.Host.Conntrack, a.member.Addresses)
+	return nil
 }
 
 // behind returns what the policy applies to besides the addresses of the result, because it applies to the
-// link; nil if there is nothing. On a bridge, it applies to the addresses only.
+// link, or did before a change; nil if there is nothing. On a bridge, it applies to the addresses only.
 func (a *attachment) behind() (*rtnl.Behind, error) {
-	if a.policy == nil || a.bridge != "" {
+	if a.policy == nil && a.member.Former == "" || a.bridge != "" {
 		return nil, nil
 	}
 	return a.args.Host.Kernel.Behind(a.veth, a.linkLocal...)
 }
 
-// endDeniedOf ends the tracked connections of all attachments with a policy that are denied. Its
-// rules were missing.
-func endDeniedOf(ctx context.Context, host *sdk.Host, id string) error {
-	j, err := newJudge(host.Policies)
-	if err != nil {
-		return fmt.Errorf("end connections that policy %s denies: %w", id, err)
-	}
-	var addresses []netip.Addr
-	for address, m := range j.members {
-		if m.Policy == id {
-			addresses = append(addresses, address)
-		}
-	}
-	return j.endDenied(ctx, host.Conntrack, addresses)
-}
-
-func (j *judge) endDenied(ctx context.Context, conn *conntrack.Conn, addresses []netip.Addr) error {
-	var first error // a policy that cannot be read fails for each of its flows
-	var networks []netip.Prefix
-	if j.behind != nil {
-		networks = j.behind.Networks()
-	}
-	err := conn.FlushFlows(ctx, addresses, networks, func(f conntrack.Flow) bool {
-		allowed, err := j.allows(f)
-		if first == nil {
-			first = err
-		}
-		return err == nil && !allowed
-	})
-	return errors.Join(first, err)
-}
-
 // judge decides on flows as the rules in the kernel do.
 type judge struct {
-	store   *policystate.Store
+	sdk     *sdk.Host
 	members map[netip.Addr]*policystate.Member
-	// behind has further addresses to which the policy of link applies, if it is not nil. They belong to
-	// no selection.
-	behind   *rtnl.Behind
-	link     *policystate.Member
+	links   map[string]*policystate.Member // by the keys, which are the names of the links
+	// addresses and behind are those whose connections are judged.
+	addresses []netip.Addr
+	behind    []linked
+	// via are members by addresses to which the host has routes over their links. They belong to no
+	// selection.
+	via      map[netip.Addr]*policystate.Member
+	ownersTo func(netip.Addr) ([]names.Owner, error)
 	host     *rtnl.HostAddresses
 	policies map[string]*decided
+}
+
+// linked is what is behind the link of a member.
+type linked struct {
+	*rtnl.Behind
+	member *policystate.Member
 }
 
 // decided is a policy with the selectors of its selections.
@@ -88,19 +70,68 @@ type decided struct {
 	selectors map[string]*selector
 }
 
-func newJudge(store *policystate.Store) (*judge, error) {
-	j := &judge{store: store, members: map[netip.Addr]*policystate.Member{}, policies: map[string]*decided{}}
-	members, err := store.Members("")
+func newJudge(host *sdk.Host) (*judge, error) {
+	j := &judge{
+		sdk: host, members: map[netip.Addr]*policystate.Member{}, links: map[string]*policystate.Member{},
+		via: map[netip.Addr]*policystate.Member{}, ownersTo: host.Kernel.OwnersTo, policies: map[string]*decided{},
+	}
+	members, err := host.Policies.Members("")
 	if err != nil {
 		return nil, err
 	}
 	for _, m := range members {
+		j.links[m.Key] = m
 		for _, address := range m.Addresses {
 			j.members[address] = m
 		}
 	}
 	j.host, err = rtnl.ListHostAddresses()
 	return j, err
+}
+
+// consider makes the connections of attachments be judged, and those of all members with the same policies
+// if these were restored.
+func (j *judge) consider(list []*attachment, restored bool) error {
+	known, policies := map[string]bool{}, map[string]bool{}
+	for _, a := range list {
+		known[a.member.Key], policies[a.member.Policy] = true, true
+		behind, err := a.behind()
+		if err != nil {
+			return err
+		}
+		j.add(&a.member, behind)
+	}
+	if !restored {
+		return nil
+	}
+	for key, m := range j.links {
+		if known[key] || m.Policy == "" || !policies[m.Policy] {
+			continue
+		}
+		behind, err := j.sdk.Kernel.Behind(key)
+		if err != nil && !rtnl.IsNotFound(err) {
+			return err
+		}
+		j.add(m, behind)
+	}
+	return nil
+}
+
+func (j *judge) add(m *policystate.Member, behind *rtnl.Behind) {
+	if j.addresses = append(j.addresses, m.Addresses...); behind != nil {
+		j.behind = append(j.behind, linked{behind, m})
+	}
+}
+
+func (j *judge) endDenied(ctx context.Context, conn *conntrack.Conn) error {
+	var networks []netip.Prefix
+	for _, b := range j.behind {
+		networks = append(networks, b.Networks()...)
+	}
+	return conn.EndFlows(ctx, j.addresses, networks, func(f conntrack.Flow) (bool, error) {
+		allowed, err := j.allows(f)
+		return !allowed, err
+	})
 }
 
 // allows reports whether the policies of both ends allow a flow.
@@ -139,13 +170,29 @@ func (j *judge) allows(f conntrack.Flow) (bool, error) {
 
 // subject returns the attachment whose policy applies to an address; nil if there is none.
 func (j *judge) subject(of netip.Addr) (*policystate.Member, error) {
-	if m := j.members[of]; m != nil || j.behind == nil {
+	if m := j.members[of]; m != nil {
 		return m, nil
 	}
-	if behind, err := j.behind.Has(of); err != nil || !behind {
-		return nil, err
+	if of.IsLinkLocalUnicast() && of.Is6() { // an address of any link
+		for _, b := range j.behind {
+			if has, err := b.Has(of); has || err != nil {
+				return b.member, err
+			}
+		}
+		return nil, nil
 	}
-	return j.link, nil
+	m, known := j.via[of]
+	if !known {
+		owners, err := j.ownersTo(of)
+		if err != nil {
+			return nil, err
+		}
+		for _, o := range owners {
+			m = cmp.Or(m, j.links[o.Veth()])
+		}
+		j.via[of] = m
+	}
+	return m, nil
 }
 
 // policy returns a stored policy, or nil if it does not exist.
@@ -153,7 +200,7 @@ func (j *judge) policy(id string) (*decided, error) {
 	if d, known := j.policies[id]; known {
 		return d, nil
 	}
-	stored, err := j.store.Policy(id)
+	stored, err := j.sdk.Policies.Policy(id)
 	if err != nil || stored == nil {
 		return nil, err
 	}
@@ -175,7 +222,11 @@ func (j *judge) policy(id string) (*decided, error) {
 // passes reports whether a stage allows a flow.
 func (j *judge) passes(s *ruleset.Stage, d *decided, peer netip.Addr, isHost bool, f conntrack.Flow) bool {
 	for i := range s.Rules {
-		if r := &s.Rules[i]; j.matches(&r.Peer, d, peer, isHost, f) && matches(&r.Service, f) {
+		r, port := &s.Rules[i], f.Port
+		if len(r.Peer.Original) > 0 && !r.Peer.World {
+			port = f.OriginalPort
+		}
+		if j.matches(&r.Peer, d, peer, isHost, f) && matches(&r.Service, f.Protocol, port) {
 			return !r.Deny
 		}
 	}
@@ -184,9 +235,10 @@ func (j *judge) passes(s *ruleset.Stage, d *decided, peer netip.Addr, isHost boo
 
 func (j *judge) matches(p *ruleset.Peer, d *decided, peer netip.Addr, isHost bool, f conntrack.Flow) bool {
 	m := j.members[peer]
-	within := func(list []netip.Prefix) bool {
-		return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(peer) })
+	contains := func(list []netip.Prefix, a netip.Addr) bool {
+		return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
 	}
+	within := func(list []netip.Prefix) bool { return contains(list, peer) }
 	switch {
 	case p.Selection != "":
 		return m != nil && d.selectors[p.Selection] != nil && d.selectors[p.Selection].matches(m)
@@ -197,21 +249,23 @@ func (j *judge) matches(p *ruleset.Peer, d *decided, peer netip.Addr, isHost boo
 	case p.Allocations:
 		return m != nil && !f.Redirected && !within(p.Except)
 	case p.World:
-		return m == nil && !isHost && !within(p.Except)
+		return m == nil && !isHost && !within(p.Except) && !contains(p.Original, f.Original)
+	case len(p.Original) > 0:
+		return f.Redirected && contains(p.Original, f.Original)
 	}
 	return true
 }
 
-func matches(s *ruleset.Service, f conntrack.Flow) bool {
+func matches(s *ruleset.Service, protocol uint8, port uint16) bool {
 	switch {
 	case s.Protocol == 0:
 		return true
-	case s.Protocol != f.Protocol:
+	case s.Protocol != protocol:
 		return false
 	case s.Type != nil:
-		return uint16(*s.Type) == f.Port
+		return uint16(*s.Type) == port
 	case s.First == 0 && s.Last == 0:
 		return true
 	}
-	return s.First <= f.Port && f.Port <= s.Last
+	return s.First <= port && port <= s.Last
 }

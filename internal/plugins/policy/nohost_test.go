@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/conntrack"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
@@ -60,6 +61,8 @@ func TestJudgeOfNoHost(t *testing.T) {
 		members: map[netip.Addr]*policystate.Member{
 			from: {Policy: c.ID}, addr("10.1.0.3"): {}, addr("10.2.0.3"): {},
 		},
+		via:      map[netip.Addr]*policystate.Member{},
+		ownersTo: func(netip.Addr) ([]names.Owner, error) { return nil, nil },
 		host:     rtnl.HostAddressesOf(netip.MustParsePrefix("10.1.0.1/16"), netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("fe80::1/64")),
 		policies: map[string]*decided{c.ID: {content: c.content, selectors: map[string]*selector{}}},
 	}

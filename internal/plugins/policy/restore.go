@@ -20,7 +20,8 @@ func (p *plugin) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(a.restoreRules(ctx), a.restorePolicy(ctx)); err != nil {
+	restored, err := a.restorePolicy(ctx)
+	if err := errors.Join(a.restoreRules(ctx), err); err != nil {
 		return err
 	}
 	changed, err := a.changed()
@@ -36,10 +37,9 @@ func (p *plugin) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 	if err := a.lead(ctx); err != nil {
 		return err
 	}
-	if changed {
-		if err := a.endDenied(ctx); err != nil {
-			return err
-		}
+	// Something else than the policy may have been missing as well.
+	if err := endDenied(ctx, c.Host, []*attachment{a}, restored); err != nil {
+		return err
 	}
 	return a.finish(ctx)
 }
@@ -75,12 +75,11 @@ func (a *attachment) lead(ctx context.Context) error {
 
 // restorePolicy makes the policy that the attachment has now again in the kernel, if something
 // of it is missing.
-func (a *attachment) restorePolicy(ctx context.Context) error {
+func (a *attachment) restorePolicy(ctx context.Context) (changed bool, err error) {
 	if a.policy == nil {
-		return nil
+		return false, nil
 	}
-	_, err := restore(ctx, a.args.Host, a.policy.ID)
-	return err
+	return restore(ctx, a.args.Host, a.policy.ID)
 }
 
 // restore makes a stored policy again in the kernel, if something of it is missing. It locks the
@@ -135,9 +134,8 @@ func (p *plugin) Wanted(_ context.Context, c *sdk.CmdArgs) (*sdk.Wanted, error) 
 	if err != nil {
 		return &sdk.Wanted{}, err
 	}
-	w := &sdk.Wanted{Elements: a.elements()}
+	w := &sdk.Wanted{Elements: a.elements(), Settle: endDeniedOf(c.Host), Subject: a}
 	if a.policy != nil {
-		restored := false
 		w.First = append(w.First, sdk.Object{
 			Key: "policy " + a.policy.ID,
 			Restore: func(ctx context.Context) (bool, error) {
@@ -145,25 +143,28 @@ func (p *plugin) Wanted(_ context.Context, c *sdk.CmdArgs) (*sdk.Wanted, error) 
 				if err := a.restoreRules(ctx); err != nil {
 					return false, err
 				}
-				var err error
-				restored, err = restore(ctx, c.Host, a.policy.ID)
+				restored, err := restore(ctx, c.Host, a.policy.ID)
 				return lacks || restored, err
 			},
 		})
 		w.Objects = append(w.Objects, sdk.Object{
-			Key: "connections of policy " + a.policy.ID,
-			Restore: func(ctx context.Context) (bool, error) {
-				if !restored {
-					return false, nil
-				}
-				return false, endDeniedOf(ctx, c.Host, a.policy.ID)
-			},
-		}, sdk.Object{
 			Key:     "way to the policy of " + a.owner.String(),
 			Restore: func(ctx context.Context) (bool, error) { return a.restoreLead(ctx) },
 		})
 	}
 	return w, nil
+}
+
+// endDeniedOf ends the connections that were admitted while something of what enforces the policies of
+// attachments was missing.
+func endDeniedOf(host *sdk.Host) func(context.Context, []any) error {
+	return func(ctx context.Context, subjects []any) error {
+		var list []*attachment
+		for _, one := range subjects {
+			list = append(list, one.(*attachment))
+		}
+		return endDenied(ctx, host, list, true)
+	}
 }
 
 // restoreLead restores what leads to the policy and is not in allocnet's tables.

@@ -28,6 +28,10 @@ type Wanted struct {
 	// Restored is called after Elements were restored, if some were missing. It may
 	// be nil.
 	Restored func(context.Context) error
+	// Settle is called at the end, once for all Wanted of which an element or an object was restored, with
+	// their Subjects. It is the same function in all Wanted that have one; the others have nil.
+	Settle  func(ctx context.Context, subjects []any) error
+	Subject any
 	// Individual reports that the attachment needs more, which only its own CHECK
 	// and Repair find and restore.
 	Individual bool

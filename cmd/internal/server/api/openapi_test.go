@@ -50,7 +50,7 @@ var schemas = map[string]reflect.Type{
 	"DoctorSummary": reflect.TypeFor[client.DoctorSummary](), "DoctorFinding": reflect.TypeFor[client.DoctorFinding](),
 	"HostTraffic": reflect.TypeFor[client.HostTraffic](), "AllocationTraffic": reflect.TypeFor[client.AllocationTraffic](),
 	"InterfaceTraffic": reflect.TypeFor[client.InterfaceTraffic](), "Counters": reflect.TypeFor[client.Counters](),
-	"HostDenials": reflect.TypeFor[client.HostDenials](), "DeniedFlow": reflect.TypeFor[client.DeniedFlow](),
+	"HostDenials": reflect.TypeFor[client.HostDenials](), "DeniedFlow": reflect.TypeFor[client.DeniedFlow](), "UnlistedDenials": reflect.TypeFor[client.UnlistedDenials](),
 	"CNIError": reflect.TypeFor[cni.Error](), "Listener": reflect.TypeFor[wire.Listener](), "Revision": reflect.TypeFor[wire.Revision](), "Change": reflect.TypeFor[configurator.Change](), "Attach": reflect.TypeFor[wire.Attach](), "Unserved": reflect.TypeFor[wire.Unserved](),
 	"Policy": reflect.TypeFor[policy.Policy](), "PolicyDirection": reflect.TypeFor[policy.Direction](), "PolicyRule": reflect.TypeFor[policy.Rule](),
 	"PolicyPeer": reflect.TypeFor[policy.Peer](), "PolicyService": reflect.TypeFor[policy.Service](), "PolicyRequirement": reflect.TypeFor[policy.Requirement](),
