@@ -349,7 +349,7 @@ func TestAddressWithoutLeaseAndElements(t *testing.T) {
 	require.NoError(t, h.Teardown(t.Context(), Allocation{ID: "a"}))
 }
 
-// TestRepairWithoutCheck: what a flush has removed of a network without CHECK is restored, although no
+// TestRepairWithoutCheck: what a flush has removed of a network without CHECK is restored, also if no
 // CHECK finds it.
 func TestRepairWithoutCheck(t *testing.T) {
 	for name, edit := range map[string]func(string) string{
@@ -388,7 +388,9 @@ func TestRepairWithoutCheck(t *testing.T) {
 				},
 			} {
 				flushRuleset(t)
-				require.Equal(t, map[string]error{"a": nil}, h.CheckAll(t.Context(), []string{"a"}), operation)
+				if name == "disabled" { // native plugins check networks of 0.3.1 themselves
+					require.Equal(t, map[string]error{"a": nil}, h.CheckAll(t.Context(), []string{"a"}), operation)
+				}
 				repair()
 				requirePublished(t, status, 8080, 80)
 			}
