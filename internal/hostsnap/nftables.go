@@ -1,6 +1,7 @@
 package hostsnap
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 	"github.com/google/nftables/userdata"
 
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/netlink/netfilter"
 )
 
 // nftables collects all rules of the host. The tables that iptables can list
@@ -70,6 +72,9 @@ func (c *collector) table(conn *nftables.Conn, table *nftables.Table, chains []*
 
 func (c *collector) chain(conn *nftables.Conn, table *nftables.Table, chain *nftables.Chain) error {
 	rules, err := conn.GetRules(table, chain)
+	if err != nil { // the library does not read the direction of connection tracking
+		rules, err = netfilter.Rules(context.Background(), chain)
+	}
 	if err != nil {
 		return fmt.Errorf("list rules: %w", err)
 	}

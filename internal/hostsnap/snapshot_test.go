@@ -478,3 +478,15 @@ func TestTracked(t *testing.T) {
 	require.NoError(t, netlink.ConntrackTableFlush(netlink.ConntrackTable))
 	require.Empty(t, Diff(before, take()))
 }
+
+// TestDirectionOfTracking: rules that name a direction of connection tracking are shown, although
+// google/nftables does not read them.
+func TestDirectionOfTracking(t *testing.T) {
+	privhost.Require(t)
+	t.Cleanup(func() { flushNftables(t) })
+	nft := exec.Command("nft", "-f", "-")
+	nft.Stdin = strings.NewReader(`table ip example { chain one { ct original ip daddr 192.0.2.1 counter drop; }; }`)
+	out, err := nft.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Regexp(t, `nft rule ip example one Ct\{.*\} Cmp\{.*\} Counter Verdict`, take(t, Options{}).String())
+}
