@@ -248,6 +248,15 @@ func orString(s *string, otherwise string) {
 	}
 }
 
+// complete returns the Config with its defaults, or an error for each invalid value.
+func (c Config) complete() (Config, error) {
+	if c.Network != "" && len(c.Networks) > 0 {
+		return c, fmt.Errorf("%w: Network %q and Networks %q: give either Network or Networks", ErrInvalidConfig, c.Network, c.Networks)
+	}
+	c = c.withDefaults()
+	return c, c.validate()
+}
+
 // validate joins the errors of a Config that has its defaults.
 func (c Config) validate() error {
 	var errs []error

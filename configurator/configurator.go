@@ -73,11 +73,8 @@ type Configurator struct {
 // StateDir, and each lookup of a network reads ConfDir. Errors are
 // ErrInvalidConfig. The caller closes the Configurator when it is no longer used.
 func New(cfg Config) (*Configurator, error) {
-	if cfg.Network != "" && len(cfg.Networks) > 0 {
-		return nil, fmt.Errorf("%w: Network %q and Networks %q: give either Network or Networks", ErrInvalidConfig, cfg.Network, cfg.Networks)
-	}
-	cfg = cfg.withDefaults()
-	if err := cfg.validate(); err != nil {
+	cfg, err := cfg.complete()
+	if err != nil {
 		return nil, err
 	}
 	// From here on, only the resolved path is used.

@@ -74,6 +74,8 @@ func lengthOfArgs(args [][2]string) int {
 	return n
 }
 
+// ValidateDocument returns ErrInvalidAllocation for a JSON document that is too long for the arguments of
+// a plugin. what names it.
 func ValidateDocument(what string, text json.RawMessage) error {
 	if len(text) > maxArgument {
 		return fmt.Errorf("%w: %s: has %d bytes; at most %d are allowed", allocnet.ErrInvalidAllocation, what, len(text), maxArgument)
@@ -81,6 +83,8 @@ func ValidateDocument(what string, text json.RawMessage) error {
 	return nil
 }
 
+// ValidateNetworkName returns ErrInvalidAllocation for a network whose name is too long for the files of
+// its attachments.
 func ValidateNetworkName(n *conflist.Network) error {
 	if len(n.Name) > maxNetworkName {
 		return fmt.Errorf("%w: network %q... has a name of %d characters; at most %d are allowed",

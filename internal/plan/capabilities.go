@@ -24,6 +24,7 @@ func (p *Plan) declared(names []string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !p.Declares(name) })
 }
 
+// Declares reports whether a plugin of the plan declares a capability.
 func (p *Plan) Declares(capability string) bool {
 	return slices.ContainsFunc(p.Networks, func(n *conflist.Network) bool { return n != nil && n.Declares(capability) })
 }

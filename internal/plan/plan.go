@@ -36,6 +36,7 @@ type Plan struct {
 // configuration.
 func parseRecorded(_ string, config []byte) (*conflist.Network, error) { return conflist.Parse(config) }
 
+// New makes the plan of a record. parse parses the configurations of its networks.
 func New(r *record.Record, parse func(network string, config []byte) (*conflist.Network, error)) *Plan {
 	p := &Plan{Record: r}
 	var errs []error

@@ -22,6 +22,7 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
+// ValidateID returns ErrInvalidAllocation for an ID that cannot be part of the name of a file.
 func ValidateID(id string) error {
 	if len(id) > names.MaxID {
 		return fmt.Errorf("%w: ID %q... has %d characters; at most %d are allowed", allocnet.ErrInvalidAllocation, id[:32], len(id), names.MaxID)

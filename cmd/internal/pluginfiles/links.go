@@ -22,10 +22,11 @@ import (
 
 const (
 	// ProgramName is the program of all native plugins. It runs the plugin by whose
-	// name it is called. ShimName is the program beside it that has allocnetd run the
-	// plugin, and else executes ProgramName.
+	// name it is called.
 	ProgramName = sdk.Program
-	ShimName    = sdk.Shim
+	// ShimName is the program beside it that has allocnetd run the plugin, and otherwise
+	// executes ProgramName.
+	ShimName = sdk.Shim
 	// AsideSuffix is added to the name of a file that a link replaces.
 	AsideSuffix = sdk.Aside
 	// stageName is a directory inside the plugin directory. Links are created in it and
@@ -40,6 +41,7 @@ type Error struct {
 	Step string
 }
 
+// Error implements error.
 func (e *Error) Error() string { return e.Err.Error() }
 
 // Unwrap returns Err.

@@ -219,6 +219,7 @@ func exists(s record.Sandbox, boot string) (bool, error) {
 	return err == nil, err
 }
 
+// Every is a condition for Destroy that holds for every namespace.
 func Every(record.Sandbox) bool { return true }
 
 func none(record.Sandbox) bool { return false }
