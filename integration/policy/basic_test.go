@@ -298,7 +298,9 @@ func TestPolicyLost(t *testing.T) {
 			b.Labels = map[string]string{"app": "x"}
 			h.SetUp(a)
 			h.SetUp(b)
-			require.NoError(t, os.RemoveAll(configurator.DefaultStateDir))
+			require.Eventually(t, func() bool { // a pool may be preparing a namespace
+				return os.RemoveAll(configurator.DefaultStateDir) == nil
+			}, 10*time.Second, time.Millisecond)
 			_, err := h.GC(h.Context(), nil)
 			require.NoError(t, err)
 		})

@@ -62,11 +62,9 @@ func TestPolicyOfRedirectedMetadata(t *testing.T) {
 		} {
 			a, client := h.Alloc("a-"+name), h.Alloc("client-"+name)
 			a.Ports = []portmap.Port{testbed.TCPPort(8080, 80)}
-			for _, one := range []configurator.Allocation{a, client} {
-				testbed.SetSysctls(t, one.Netns, testbed.Quick)
-			}
-			testbed.Serve(t, a.Netns, "tcp", 80, "a")
 			h.SetUp(a)
+			testbed.SetSysctls(t, a.Netns, testbed.Quick)
+			testbed.Serve(t, a.Netns, "tcp", 80, "a")
 			existing := map[netip.AddrPort]func() error{}
 			for _, to := range all[1:] { // the host's end of one would go on to send
 				existing[to] = h.EchoFrom(a.Netns, to.String())
@@ -74,6 +72,7 @@ func TestPolicyOfRedirectedMetadata(t *testing.T) {
 			a.Policy, client.Policy = mustPolicy(t, one.policy), mustPolicy(t, `{"presets":["no-metadata"]}`)
 			h.change(a.ID, configurator.Change{Policy: a.Policy})
 			h.SetUp(client)
+			testbed.SetSysctls(t, client.Netns, testbed.Quick)
 			var waits sync.WaitGroup
 			goesOn := make([]bool, len(all))
 			goesOn[0] = slices.Contains(one.passes, all[0])
