@@ -201,11 +201,13 @@ const attempts = 10
 
 // settle makes the route to a network exist if and only if an element has it as destination.
 // exists tells whether the caller has left it in place. Other processes may add and delete
-// elements meanwhile: the last process that changes the route finds no difference afterwards.
+// elements meanwhile: the last process that changes the route finds no difference afterwards. If
+// the caller has deleted the route, another one may have added it again, and have left it because of
+// the caller's element, so it is deleted once more.
 func (a Announcer) settle(ctx context.Context, r *ruleset.Route, exists bool) error {
-	for range attempts {
+	for i := range attempts {
 		one, used, err := a.Rules.FindAnnounced(ctx, r.Address, r.Table, func(names.Owner) bool { return true })
-		if err != nil || used == exists {
+		if err != nil || used && exists || used == exists && i > 0 {
 			return err
 		}
 		if used {

@@ -216,6 +216,21 @@ func TestLastOfANetwork(t *testing.T) {
 	require.Empty(t, h.routes())
 }
 
+// TestAddedAgainDuringWithdraw: an attachment that comes and goes between the two steps in which the last
+// one removes the route and its element leaves the route to that one.
+func TestAddedAgainDuringWithdraw(t *testing.T) {
+	h := newHost(t)
+	route, another := []Route{to("10.1.0.2/16", 0)}, []Route{to("10.1.0.3/16", 0)}
+	require.NoError(t, h.Add(t.Context(), owner("last"), route))
+	require.NoError(t, h.delete([]ruleset.Route{route[0].Route}))
+	require.NoError(t, h.Add(t.Context(), owner("other"), another))
+	require.NoError(t, h.Withdraw(t.Context(), owner("other"), another))
+	require.Equal(t, "unreachable 10.1.0.0/16 proto 91", h.routes())
+	require.NoError(t, h.Rules.Del(t.Context(), Elements(owner("last"), route)))
+	require.NoError(t, h.settle(t.Context(), &route[0].Route, false))
+	require.Empty(t, h.routes())
+}
+
 // TestOrder: the element is there before the route, and stays until the route is deleted.
 func TestOrder(t *testing.T) {
 	h := newHost(t)
