@@ -539,7 +539,6 @@ func TestActiveSettingsLater(t *testing.T) {
 	require.Error(t, h.writeFirstActive())
 	done := make(chan error)
 	go func() { done <- h.writeActiveLater(t.Context()) }()
-	time.Sleep(10 * time.Millisecond)
 	require.NoError(t, os.Mkdir(w.path("later"), 0o700))
 	require.NoError(t, <-done)
 	_, err = settings.Read(h.activeFile)
