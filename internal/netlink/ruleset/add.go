@@ -24,7 +24,7 @@ type change struct{ remove, add []element }
 func (c *change) empty() bool { return len(c.remove)+len(c.add) == 0 }
 
 func (r *Ruleset) apply(ctx context.Context, c change) error {
-	return r.socket.Transaction(ctx, func(b *sock.Requests) {
+	return r.transaction(ctx, func(b *sock.Requests) {
 		putElements(b, c.remove, unix.NFT_MSG_DELSETELEM)
 		putElements(b, c.add, unix.NFT_MSG_NEWSETELEM)
 	})
@@ -76,7 +76,7 @@ func (r *Ruleset) Extend(ctx context.Context, present []*Elements, more *Element
 		err = r.checkEverywhere(ctx, list)
 	}
 	if err == nil && len(had)+len(list) > 0 {
-		err = r.socket.Transaction(ctx, func(b *sock.Requests) {
+		err = r.transaction(ctx, func(b *sock.Requests) {
 			putElementsWith(b, had, unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE)
 			putElements(b, list, unix.NFT_MSG_NEWSETELEM)
 		})

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -16,70 +18,104 @@ import (
 // but have no effect. The kernel counts the rules of a chain together with those that call it, and
 // tells that number without listing the rules. Add and its like compare it, so that they do not
 // report success for elements without effect. CHECK compares the rules themselves.
+//
+// Nothing is compared again until another program has changed nf_tables. The kernel numbers its states
+// (sock.Socket.Generation), and tells the number of each transaction: if it follows that of the
+// transaction before, no other program made one in between.
 
-// intactTime is how long a table that was found intact is not looked at again, so that a burst
-// looks at it once. It is a time in which a change by another program would not be noticed anyway:
-// that after Add has returned.
-const intactTime = 20 * time.Millisecond
-
-// intact has the labels of the tables, and the IDs of the policies, that were found intact lately. It
-// is safe for concurrent use.
+// intact has the labels of the tables, and the IDs of the policies, that are intact in the states
+// first to last of nf_tables. A Ruleset made all transactions between these. It is safe for concurrent
+// use.
 type intact struct {
-	mu    sync.Mutex
-	until map[string]time.Time
+	mu          sync.Mutex
+	first, last uint32 // 0 before the first state
+	names       map[string]bool
 }
 
-// maxIntact bounds the entries. Beyond it, all are removed.
+// maxIntact bounds the names. Beyond it, all are removed.
 const maxIntact = 256
 
-func (i *intact) has(name string) bool {
+// has reports whether a name is intact in a state.
+func (i *intact) has(name string, state uint32) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return time.Now().Before(i.until[name])
+	return i.last == state && i.names[name]
 }
 
-func (i *intact) add(name string) {
+// add adds a name that was found intact in a state, or later.
+func (i *intact) add(name string, state uint32) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.until == nil || len(i.until) >= maxIntact {
-		i.until = map[string]time.Time{}
+	switch {
+	case i.first <= state && state <= i.last: // only the Ruleset has changed something since
+	case i.last < state:
+		i.first, i.last, i.names = state, state, nil
+	default:
+		return
 	}
-	i.until[name] = time.Now().Add(intactTime)
+	if i.names == nil || len(i.names) >= maxIntact {
+		i.names = map[string]bool{}
+	}
+	i.names[name] = true
 }
 
-func (i *intact) remove(name string) {
+// removePolicy removes the names of a policy, also for a call of add that has looked before.
+func (i *intact) removePolicy(id string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	delete(i.until, name)
+	maps.DeleteFunc(i.names, func(name string, _ bool) bool { return strings.HasPrefix(name, policyName(id)) })
+	i.first = i.last
 }
 
-// restoreRules makes the rules of a table again if some are missing. The table exists.
-func (r *Ruleset) restoreRules(ctx context.Context, t *table) error {
-	if r.intact.has(t.label) {
-		return nil
+// policyName is the beginning of the names of a policy: see PolicyChains.name.
+func policyName(id string) string { return "policy " + id + " of group " }
+
+// transaction makes a change after which everything is intact that was so before, unless another program
+// made a transaction in between. Its first request must not have more than a few results.
+func (r *Ruleset) transaction(ctx context.Context, build func(*sock.Requests)) error {
+	i := &r.intact
+	i.mu.Lock() // so the numbers are seen in their order
+	defer i.mu.Unlock()
+	state, err := r.socket.NumberedTransaction(ctx, build)
+	if state == 0 {
+		return err
 	}
-	whole, err := r.isWhole(ctx, t)
-	if err == nil && !whole {
-		err = r.rebuild(ctx, t)
+	if state != i.last+1 {
+		i.first, i.names = state, nil
 	}
+	i.last = state
+	return err
+}
+
+// restoreRules makes the rules of tables again of which some are missing. The tables exist.
+func (r *Ruleset) restoreRules(ctx context.Context, tables ...*table) error {
+	state, err := r.socket.Generation(ctx)
 	if err != nil {
-		return fmt.Errorf("restore the rules of %s: %w", t.label, err)
+		return fmt.Errorf("restore rules: %w", err)
 	}
-	r.intact.add(t.label)
+	for _, t := range tables {
+		if r.intact.has(t.label, state) {
+			continue
+		}
+		whole, err := r.isWhole(ctx, t)
+		if err == nil && !whole {
+			err = r.rebuild(ctx, t)
+		}
+		if err != nil {
+			return fmt.Errorf("restore the rules of %s: %w", t.label, err)
+		}
+		r.intact.add(t.label, state)
+	}
 	return nil
 }
 
 // restoreRulesOf does so for the tables of elements.
 func (r *Ruleset) restoreRulesOf(ctx context.Context, list []element) error {
-	for _, t := range every {
-		if !t.used(list) {
-			continue
-		}
-		if err := r.restoreRules(ctx, t); err != nil {
-			return err
-		}
+	used := slices.DeleteFunc(slices.Clone(every), func(t *table) bool { return !t.used(list) })
+	if len(used) == 0 {
+		return nil
 	}
-	return nil
+	return r.restoreRules(ctx, used...)
 }
 
 // isWhole reports whether a table has all its chains, with at least as many rules and callers as

@@ -193,7 +193,7 @@ func (r *Ruleset) addPolicy(ctx context.Context, all []*policyObjects, linked, i
 			}
 		}
 	}
-	return r.socket.Transaction(ctx, func(b *sock.Requests) {
+	return r.transaction(ctx, func(b *sock.Requests) {
 		for i, n := range all {
 			n.build(b, present[i], !linked)
 		}
@@ -224,33 +224,41 @@ func (r *Ruleset) DelPolicy(ctx context.Context, p *Policy, unused []string) err
 
 func (r *Ruleset) delPolicy(ctx context.Context, p *Policy, unused []string) error {
 	var removals []func(*sock.Requests)
+	var links []element
 	for _, t := range policyTables {
 		n, err := p.objects(t)
 		if err != nil {
 			return err
 		}
-		removal, err := r.removalOf(ctx, n, unused)
+		to, removal, err := r.removalOf(ctx, n, unused)
 		if err != nil {
 			return err
 		}
-		removals = append(removals, removal)
+		links, removals = append(links, to...), append(removals, removal)
 	}
-	return r.socket.Transaction(ctx, func(b *sock.Requests) {
+	r.intact.removePolicy(p.ID)
+	transaction := r.transaction
+	if len(links) == 0 { // then the first request may remove many rules
+		transaction = r.socket.Transaction
+	}
+	return transaction(ctx, func(b *sock.Requests) {
+		putElements(b, links, unix.NFT_MSG_DELSETELEM)
 		for _, one := range removals {
 			one(b)
 		}
 	})
 }
 
-// removalOf returns the messages that remove what exists of a policy in one table.
-func (r *Ruleset) removalOf(ctx context.Context, n *policyObjects, unused []string) (func(*sock.Requests), error) {
+// removalOf returns the existing elements that lead to a policy in one table, and the messages that remove
+// what else exists of it.
+func (r *Ruleset) removalOf(ctx context.Context, n *policyObjects, unused []string) (links []element, rest func(*sock.Requests), err error) {
 	is, err := r.existingChains(ctx, n.table, n.chains)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	links, err := r.lookUp(ctx, n.links)
+	links, err = r.lookUp(ctx, n.links)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	links = slices.DeleteFunc(links, func(e element) bool { return e.set == nil || !n.ours(&e) })
 	var candidates []*set
@@ -259,10 +267,9 @@ func (r *Ruleset) removalOf(ctx context.Context, n *policyObjects, unused []stri
 	}
 	sets, err := r.existing(ctx, append(candidates, n.sets...))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return func(b *sock.Requests) {
-		putElements(b, links, unix.NFT_MSG_DELSETELEM)
+	return links, func(b *sock.Requests) {
 		n.table.clear(b, n.chains, is)
 		for _, c := range slices.Backward(n.chains) { // callers first
 			if _, ok := is.chains[c.name]; ok {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 
 	"github.com/google/nftables/expr"
@@ -77,6 +78,14 @@ func (p *Policy) Chains() (*PolicyChains, error) {
 // HasPolicy reports whether a policy is complete, except for its sets: the group of links leads to its
 // chains, and they have their rules. An element that leads to a chain keeps it.
 func (r *Ruleset) HasPolicy(ctx context.Context, p *PolicyChains, group uint32) (bool, error) {
+	state, err := r.socket.Generation(ctx)
+	if err != nil {
+		return false, fmt.Errorf("look for policy %s: %w", p.id, err)
+	}
+	name := p.name(group)
+	if r.intact.has(name, state) {
+		return true, nil
+	}
 	var links []element
 	for _, t := range p.tables {
 		links = append(links, linksTo(t, p.id, group)...)
@@ -90,9 +99,6 @@ func (r *Ruleset) HasPolicy(ctx context.Context, p *PolicyChains, group uint32) 
 			return false, nil
 		}
 	}
-	if r.intact.has(p.id) {
-		return true, nil
-	}
 	for i, t := range p.tables {
 		is, err := r.chainsOf(ctx, t, p.chains[i])
 		if err != nil {
@@ -104,8 +110,17 @@ func (r *Ruleset) HasPolicy(ctx context.Context, p *PolicyChains, group uint32) 
 			}
 		}
 	}
-	r.intact.add(p.id)
+	r.intact.add(name, state)
 	return true, nil
+}
+
+// name is the name of the chains among what is intact, with the group of links that leads to them.
+func (p *PolicyChains) name(group uint32) string {
+	name := policyName(p.id) + strconv.Itoa(int(group))
+	for _, t := range p.tables {
+		name += t.label
+	}
+	return name
 }
 
 // linksTo returns the elements of a group of links that lead to the chains of a policy.
@@ -136,7 +151,7 @@ func (r *Ruleset) JoinSelections(ctx context.Context, m Member, selections []str
 	if len(list) == 0 {
 		return nil
 	}
-	err := r.socket.Transaction(ctx, func(b *sock.Requests) {
+	err := r.transaction(ctx, func(b *sock.Requests) {
 		putElementsWith(b, list, unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE)
 	})
 	if err != nil {

@@ -60,7 +60,6 @@ func (r *Ruleset) reservePorts(ctx context.Context, before ...*table) error {
 		return nil
 	}
 	err := r.socket.Transaction(ctx, func(b *sock.Requests) { ports.put(b, 0) })
-	r.intact.remove(ports.label) // it may be a new table
 	if netfilter.IsUnsupported(err) {
 		return nil
 	}

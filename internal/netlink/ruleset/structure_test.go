@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/names"
 )
@@ -207,7 +209,6 @@ func TestRulesAreRestored(t *testing.T) {
 					if len(c.rules) == 0 {
 						continue
 					}
-					r.intact.until = nil // the time has passed
 					nft(t, append([]string{"flush", "chain"}, strings.Fields(strings.ReplaceAll(strings.TrimPrefix(c.label, "table "), ", chain", ""))...)...)
 					require.ErrorIs(t, r.Check(t.Context(), all), ErrMissing, c.label)
 					require.NoError(t, act(r))
@@ -226,7 +227,6 @@ func TestRulesAreRestored(t *testing.T) {
 				if len(c.rules) == 0 {
 					continue
 				}
-				r.intact.until = nil
 				nft(t, append([]string{"flush", "chain"}, strings.Fields(strings.ReplaceAll(strings.TrimPrefix(c.label, "table "), ", chain", ""))...)...)
 				require.ErrorIs(t, r.CheckGuard(t.Context(), f), ErrMissing, c.label)
 				require.NoError(t, r.Guard(t.Context(), families...))
@@ -264,4 +264,60 @@ func TestReservedTableIsNotHeld(t *testing.T) {
 	require.NoError(t, openAnother(t).Guard(t.Context(), Bridge))
 	require.NoError(t, r.HoldExisting(t.Context()))
 	require.Contains(t, nft(t, "list", "tables"), "table bridge "+names.HeldGuardTable)
+}
+
+// TestIntact: what was found intact stays so until another program changes nf_tables, and no longer.
+func TestIntact(t *testing.T) {
+	r, other := open(t), open(t)
+	isIntact := func(names ...string) {
+		t.Helper()
+		state, err := r.socket.Generation(t.Context())
+		require.NoError(t, err)
+		for _, l := range append([]*table{guards[IPv4].table}, every...) {
+			require.Equal(t, slices.Contains(names, l.label), r.intact.has(l.label, state), l.label)
+		}
+	}
+	ip := tables[0].label
+	add := func(r *Ruleset, n int) { require.NoError(t, r.Add(t.Context(), example(n, "ip"))) }
+	add(r, 1)
+	isIntact(ip)
+	require.NoError(t, r.Guard(t.Context(), IPv4)) // makes the table
+	isIntact()
+	add(r, 1)
+	isIntact(ip)
+	require.NoError(t, r.Guard(t.Context(), IPv4))
+	isIntact(ip, guards[IPv4].table.label)
+	add(r, 2)
+	require.NoError(t, r.Add(t.Context(), example(2, "ip"))) // changes nothing
+	require.NoError(t, r.Del(t.Context(), example(1, "ip")))
+	require.ErrorIs(t, r.Extend(t.Context(), nil, example(2, "ip")), unix.EEXIST)
+	isIntact(ip, guards[IPv4].table.label)
+	add(other, 3)
+	isIntact()
+	add(r, 4)
+	isIntact(ip)
+	add(other, 5)
+	require.NoError(t, r.Del(t.Context(), example(4, "ip")))
+	isIntact()
+}
+
+// TestIntactNames: what was found in a state before another program's change, or before the removal of a
+// policy, does not count.
+func TestIntactNames(t *testing.T) {
+	i := &intact{first: 5, last: 7}
+	i.add("a", 5)
+	i.add("b", 4)
+	require.True(t, i.has("a", 7))
+	require.False(t, i.has("a", 6))
+	require.False(t, i.has("b", 7))
+	policy := policyName("0123") + "7"
+	i.add(policy, 7)
+	i.add(policyName("01234")+"7", 7)
+	i.removePolicy("0123")
+	i.add(policy, 6)
+	require.False(t, i.has(policy, 7))
+	require.True(t, i.has(policyName("01234")+"7", 7))
+	i.add("c", 9)
+	require.True(t, i.has("c", 9))
+	require.False(t, i.has("a", 9))
 }

@@ -168,7 +168,7 @@ func (r *Requests) bytes(from, to int) []byte {
 
 func (r *Requests) flags(i int) uint16 { return binary.NativeEndian.Uint16(r.data[r.list[i].start+6:]) }
 
-// acknowledge makes the kernel answer a request even if it succeeds.
-func (r *Requests) acknowledge(i int) {
-	binary.NativeEndian.PutUint16(r.data[r.list[i].start+6:], r.flags(i)|unix.NLM_F_ACK)
+// set adds flags to a request.
+func (r *Requests) set(i int, flags uint16) {
+	binary.NativeEndian.PutUint16(r.data[r.list[i].start+6:], r.flags(i)|flags)
 }

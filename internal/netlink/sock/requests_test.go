@@ -26,7 +26,7 @@ func TestRequests(t *testing.T) {
 	r.finish()
 	require.Equal(t, 2, r.Len())
 	require.Equal(t, "two", r.Label(1))
-	r.acknowledge(1)
+	r.set(1, unix.NLM_F_ACK)
 	r.number(0, 2, 41)
 
 	type message struct {

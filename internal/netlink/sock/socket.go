@@ -177,11 +177,25 @@ func (s *Socket) Dump(ctx context.Context, r *Requests, each func(payload []byte
 // made or none. If there are no requests, nothing is sent. The error can be of type
 // Errors.
 func (s *Socket) Transaction(ctx context.Context, build func(*Requests)) error {
+	_, err := s.boundTransaction(ctx, build, false)
+	return err
+}
+
+// NumberedTransaction is Transaction, and returns the number that it gave to the state of nf_tables:
+// see Generation. The number is 0 if nothing has changed, and if it is not known: if the first request is
+// large, or the kernel is older than 5.12 and no socket listens to changes. The kernel also returns
+// what the first request has changed, which must not be more than the receive buffer holds.
+func (s *Socket) NumberedTransaction(ctx context.Context, build func(*Requests)) (generation uint32, err error) {
+	return s.boundTransaction(ctx, build, true)
+}
+
+// boundTransaction adds the messages at which a transaction begins and ends.
+func (s *Socket) boundTransaction(ctx context.Context, build func(*Requests), numbered bool) (generation uint32, err error) {
 	boundary := func(r *Requests, kind uint16) {
 		r.Begin("transaction", kind, 0)
 		r.Append(unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, unix.NFNL_SUBSYS_NFTABLES)
 	}
-	return Build(func(r *Requests) {
+	err = Build(func(r *Requests) {
 		boundary(r, unix.NFNL_MSG_BATCH_BEGIN)
 		build(r)
 	}, func(r *Requests) error {
@@ -191,22 +205,32 @@ func (s *Socket) Transaction(ctx context.Context, build func(*Requests)) error {
 		}
 		boundary(r, unix.NFNL_MSG_BATCH_END)
 		r.finish()
-		r.acknowledge(last)
-		return s.transaction(ctx, r, last)
+		if numbered && r.list[2].start-r.list[1].start <= mostEchoed {
+			r.set(1, unix.NLM_F_ECHO) // the answers to it are what it has changed and the number
+		}
+		r.set(last, unix.NLM_F_ACK)
+		generation, err = s.transaction(ctx, r, last)
+		return err
 	})
+	return generation, err
 }
 
-func (s *Socket) transaction(ctx context.Context, r *Requests, last int) error {
+func (s *Socket) transaction(ctx context.Context, r *Requests, last int) (generation uint32, err error) {
 	if err := s.acquire(ctx); err != nil {
-		return err
+		return 0, err
 	}
 	defer s.release()
 	if err := s.send(r, 0, r.Len()); err != nil {
-		return err
+		return 0, err
 	}
 	var all Errors
-	err := s.receive(context.Background(), r, 0, r.Len(), func(i int, h header, payload []byte) (done bool) {
-		if h.kind != unix.NLMSG_ERROR {
+	err = s.receive(context.Background(), r, 0, r.Len(), func(i int, h header, payload []byte) (done bool) {
+		switch h.kind {
+		case newGeneration:
+			generation = generationOf(payload)
+			return false
+		case unix.NLMSG_ERROR:
+		default:
 			return false
 		}
 		if errno := errnoOf(payload); errno != 0 {
@@ -216,11 +240,45 @@ func (s *Socket) transaction(ctx context.Context, r *Requests, last int) error {
 	})
 	switch {
 	case err != nil:
-		return err
+		return 0, err
 	case len(all) > 0:
-		return all
+		return 0, all
 	}
-	return nil
+	return generation, nil
+}
+
+// mostEchoed is the maximum length of a request that is echoed. The answer needs several times that
+// in the receive buffer.
+const mostEchoed = 4 << 10
+
+const newGeneration = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWGEN
+
+// Generation returns the number of the state of nf_tables in the network namespace. Every
+// transaction that changes something, of whichever program, adds one. Packets that add elements do
+// not, nor do elements that expire.
+func (s *Socket) Generation(ctx context.Context) (generation uint32, err error) {
+	err = Build(func(r *Requests) {
+		r.BeginNetfilter("generation", unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETGEN, 0, unix.AF_UNSPEC)
+	}, func(r *Requests) error {
+		var refused error
+		err := s.Exchange(ctx, r, func(_ int, payload []byte, err error) {
+			if refused = err; err == nil {
+				generation = generationOf(payload)
+			}
+		})
+		return errors.Join(err, refused)
+	})
+	return generation, err
+}
+
+// generationOf returns the number in a message of a generation.
+func generationOf(payload []byte) (generation uint32) {
+	EachNetfilterAttribute(payload, func(kind uint16, value []byte) {
+		if kind == unix.NFTA_GEN_ID {
+			generation = Uint32BE(value)
+		}
+	})
+	return generation
 }
 
 // acquire waits until no other call uses the socket.

@@ -148,7 +148,21 @@ func table(r *Requests, name string, kind, flags uint16) {
 // A transaction is done as a whole, or not, and its errors name all that failed.
 func TestTransaction(t *testing.T) {
 	s := opened(t, unix.NETLINK_NETFILTER)
-	require.NoError(t, s.Transaction(t.Context(), func(*Requests) {}))
+	transaction := func(build func(*Requests)) error {
+		before, err := s.Generation(t.Context())
+		require.NoError(t, err)
+		number, err := s.NumberedTransaction(t.Context(), build)
+		after, afterErr := s.Generation(t.Context())
+		require.NoError(t, afterErr)
+		if number == 0 {
+			require.Equal(t, before, after, "nothing has changed")
+		} else {
+			require.NoError(t, err)
+			require.Equal(t, [2]uint32{before + 1, before + 1}, [2]uint32{number, after})
+		}
+		return err
+	}
+	require.NoError(t, transaction(func(*Requests) {}))
 	exists := func(name string) bool {
 		var found error
 		require.NoError(t, Build(func(r *Requests) { table(r, name, unix.NFT_MSG_GETTABLE, 0) }, func(r *Requests) error {
@@ -159,7 +173,7 @@ func TestTransaction(t *testing.T) {
 		}
 		return found == nil
 	}
-	err := s.Transaction(t.Context(), func(r *Requests) {
+	err := transaction(func(r *Requests) {
 		table(r, "new", unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
 		table(r, "none", unix.NFT_MSG_DELTABLE, 0)
 		table(r, "nil", unix.NFT_MSG_DELTABLE, 0)
@@ -169,14 +183,20 @@ func TestTransaction(t *testing.T) {
 	require.EqualError(t, err, "none: no such file or directory; nil: no such file or directory")
 	require.False(t, exists("new"))
 	large := make([]byte, 200<<10) // more than a socket sends at first
-	require.NoError(t, s.Transaction(t.Context(), func(r *Requests) {
+	require.NoError(t, transaction(func(r *Requests) {
 		for n := 0; n < len(large); n += 100 {
 			table(r, "new", unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
 			r.Attribute(6, large[:80]) // NFTA_TABLE_USERDATA
 		}
 	}))
 	require.True(t, exists("new"))
-	require.NoError(t, s.Transaction(t.Context(), func(r *Requests) { table(r, "new", unix.NFT_MSG_DELTABLE, 0) }))
+	unchanged, err := s.NumberedTransaction(t.Context(), func(r *Requests) { table(r, "new", unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE) })
+	require.NoError(t, err)
+	require.Zero(t, unchanged)
+	number, err := s.NumberedTransaction(t.Context(), func(r *Requests) { table(r, "other", unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE) })
+	require.NoError(t, err)
+	require.NotZero(t, number)
+	require.NoError(t, transaction(func(r *Requests) { table(r, "new", unix.NFT_MSG_DELTABLE, 0) }))
 	require.False(t, exists("new"))
 }
 
