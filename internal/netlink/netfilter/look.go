@@ -8,6 +8,7 @@ import (
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/internal/netlink/sock"
 	"github.com/allocnet/allocnet/internal/retry"
 )
 
@@ -24,7 +25,7 @@ func Look(ctx context.Context, act func(*nftables.Conn) error) error {
 	}
 	defer conn.CloseLasting()
 	return retry.Do(ctx, func() error {
-		before, err := generation(ctx)
+		before, err := sock.Generation(ctx, kernel)
 		if IsUnsupported(err) {
 			return nil
 		}
@@ -32,7 +33,7 @@ func Look(ctx context.Context, act func(*nftables.Conn) error) error {
 			return fmt.Errorf("read generation of nftables: %w", err)
 		}
 		actErr := act(conn)
-		after, err := generation(ctx)
+		after, err := sock.Generation(ctx, kernel)
 		switch {
 		case err != nil:
 			return fmt.Errorf("read generation of nftables: %w", err)

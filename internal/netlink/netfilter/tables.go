@@ -39,13 +39,13 @@ func AnyExists(ctx context.Context, chains ...Chain) (found bool, err error) {
 
 func anyExists(ctx context.Context, chains []Chain) (found bool, err error) {
 	err = sock.Build(func(r *sock.Requests) {
-		begin(r, "ruleset generation", unix.NFT_MSG_GETGEN, 0, unix.AF_UNSPEC)
+		sock.AskGeneration(r)
 		for _, c := range chains {
 			begin(r, "chain "+c.Name, unix.NFT_MSG_GETCHAIN, 0, c.Family)
 			r.CString(unix.NFTA_CHAIN_TABLE, c.Table)
 			r.CString(unix.NFTA_CHAIN_NAME, c.Name)
 		}
-		begin(r, "ruleset generation", unix.NFT_MSG_GETGEN, 0, unix.AF_UNSPEC)
+		sock.AskGeneration(r)
 	}, func(r *sock.Requests) error {
 		var generations []uint32
 		var failed error
@@ -56,7 +56,7 @@ func anyExists(ctx context.Context, chains []Chain) (found bool, err error) {
 			case err != nil:
 				failed = errors.Join(failed, err)
 			case ends:
-				generations = append(generations, readGeneration(payload))
+				generations = append(generations, sock.GenerationOf(payload))
 			default:
 				found = true
 			}
@@ -67,31 +67,6 @@ func anyExists(ctx context.Context, chains []Chain) (found bool, err error) {
 		return err
 	})
 	return found, err
-}
-
-// generation returns the number of the current nftables ruleset, which every change
-// increases. Several lists belong to the same ruleset if the number is the same before
-// and after.
-func generation(ctx context.Context) (number uint32, err error) {
-	err = sock.Build(func(r *sock.Requests) {
-		begin(r, "ruleset generation", unix.NFT_MSG_GETGEN, 0, unix.AF_UNSPEC)
-	}, func(r *sock.Requests) error {
-		var failed error
-		err := kernel.Exchange(ctx, r, func(_ int, payload []byte, err error) {
-			number, failed = readGeneration(payload), err
-		})
-		return errors.Join(err, failed)
-	})
-	return number, err
-}
-
-func readGeneration(payload []byte) (number uint32) {
-	sock.EachNetfilterAttribute(payload, func(kind uint16, value []byte) {
-		if kind == unix.NFTA_GEN_ID {
-			number = sock.Uint32BE(value)
-		}
-	})
-	return number
 }
 
 // chain is a chain of a table as the kernel lists it.

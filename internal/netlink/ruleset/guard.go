@@ -141,6 +141,10 @@ func (r *Ruleset) Guard(ctx context.Context, families ...Family) error {
 func (r *Ruleset) guard(ctx context.Context, f Family) error {
 	t := guards[f].table
 	if r.guarded[f].Load() {
+		state, err := sock.Generation(ctx, r.socket)
+		if err != nil || r.intact.has(t.label, state) {
+			return err
+		}
 		if found, _, err := r.has(ctx, t); err != nil {
 			return err
 		} else if found {

@@ -20,11 +20,11 @@ import (
 // report success for elements without effect. CHECK compares the rules themselves.
 //
 // Nothing is compared again until another program has changed nf_tables. The kernel numbers its states
-// (sock.Socket.Generation), and tells the number of each transaction: if it follows that of the
+// (sock.Generation), and tells the number of each transaction: if it follows that of the
 // transaction before, no other program made one in between.
 
-// intact has the labels of the tables, and the IDs of the policies, that are intact in the states
-// first to last of nf_tables. A Ruleset made all transactions between these. It is safe for concurrent
+// intact has the names of tables, policies and others (Unless) that are intact in the states first to last
+// of nf_tables. A Ruleset made all transactions between these. It is safe for concurrent
 // use.
 type intact struct {
 	mu          sync.Mutex
@@ -89,7 +89,7 @@ func (r *Ruleset) transaction(ctx context.Context, build func(*sock.Requests)) e
 
 // restoreRules makes the rules of tables again of which some are missing. The tables exist.
 func (r *Ruleset) restoreRules(ctx context.Context, tables ...*table) error {
-	state, err := r.socket.Generation(ctx)
+	state, err := sock.Generation(ctx, r.socket)
 	if err != nil {
 		return fmt.Errorf("restore rules: %w", err)
 	}
@@ -116,6 +116,20 @@ func (r *Ruleset) restoreRulesOf(ctx context.Context, list []element) error {
 		return nil
 	}
 	return r.restoreRules(ctx, used...)
+}
+
+// Unless calls ensure, unless it succeeded before under the same name and no other program has changed
+// nf_tables since. It is for what other tables than those of this package have.
+func (r *Ruleset) Unless(ctx context.Context, name string, ensure func() error) error {
+	state, err := sock.Generation(ctx, r.socket)
+	if err != nil || r.intact.has(name, state) {
+		return err
+	}
+	if err := ensure(); err != nil {
+		return err
+	}
+	r.intact.add(name, state)
+	return nil
 }
 
 // isWhole reports whether a table has all its chains, with at least as many rules and callers as

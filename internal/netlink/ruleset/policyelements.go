@@ -78,7 +78,7 @@ func (p *Policy) Chains() (*PolicyChains, error) {
 // HasPolicy reports whether a policy is complete, except for its sets: the group of links leads to its
 // chains, and they have their rules. An element that leads to a chain keeps it.
 func (r *Ruleset) HasPolicy(ctx context.Context, p *PolicyChains, group uint32) (bool, error) {
-	state, err := r.socket.Generation(ctx)
+	state, err := sock.Generation(ctx, r.socket)
 	if err != nil {
 		return false, fmt.Errorf("look for policy %s: %w", p.id, err)
 	}

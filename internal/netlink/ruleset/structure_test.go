@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
 func TestRepair(t *testing.T) {
@@ -271,7 +272,7 @@ func TestIntact(t *testing.T) {
 	r, other := open(t), open(t)
 	isIntact := func(names ...string) {
 		t.Helper()
-		state, err := r.socket.Generation(t.Context())
+		state, err := sock.Generation(t.Context(), r.socket)
 		require.NoError(t, err)
 		for _, l := range append([]*table{guards[IPv4].table}, every...) {
 			require.Equal(t, slices.Contains(names, l.label), r.intact.has(l.label, state), l.label)

@@ -227,7 +227,7 @@ func (s *Socket) transaction(ctx context.Context, r *Requests, last int) (genera
 	err = s.receive(context.Background(), r, 0, r.Len(), func(i int, h header, payload []byte) (done bool) {
 		switch h.kind {
 		case newGeneration:
-			generation = generationOf(payload)
+			generation = GenerationOf(payload)
 			return false
 		case unix.NLMSG_ERROR:
 		default:
@@ -252,34 +252,6 @@ func (s *Socket) transaction(ctx context.Context, r *Requests, last int) (genera
 const mostEchoed = 4 << 10
 
 const newGeneration = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWGEN
-
-// Generation returns the number of the state of nf_tables in the network namespace. Every
-// transaction that changes something, of whichever program, adds one. Packets that add elements do
-// not, nor do elements that expire.
-func (s *Socket) Generation(ctx context.Context) (generation uint32, err error) {
-	err = Build(func(r *Requests) {
-		r.BeginNetfilter("generation", unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETGEN, 0, unix.AF_UNSPEC)
-	}, func(r *Requests) error {
-		var refused error
-		err := s.Exchange(ctx, r, func(_ int, payload []byte, err error) {
-			if refused = err; err == nil {
-				generation = generationOf(payload)
-			}
-		})
-		return errors.Join(err, refused)
-	})
-	return generation, err
-}
-
-// generationOf returns the number in a message of a generation.
-func generationOf(payload []byte) (generation uint32) {
-	EachNetfilterAttribute(payload, func(kind uint16, value []byte) {
-		if kind == unix.NFTA_GEN_ID {
-			generation = Uint32BE(value)
-		}
-	})
-	return generation
-}
 
 // acquire waits until no other call uses the socket.
 func (s *Socket) acquire(ctx context.Context) error {

@@ -149,10 +149,10 @@ func table(r *Requests, name string, kind, flags uint16) {
 func TestTransaction(t *testing.T) {
 	s := opened(t, unix.NETLINK_NETFILTER)
 	transaction := func(build func(*Requests)) error {
-		before, err := s.Generation(t.Context())
+		before, err := Generation(t.Context(), s)
 		require.NoError(t, err)
 		number, err := s.NumberedTransaction(t.Context(), build)
-		after, afterErr := s.Generation(t.Context())
+		after, afterErr := Generation(t.Context(), s)
 		require.NoError(t, afterErr)
 		if number == 0 {
 			require.Equal(t, before, after, "nothing has changed")

@@ -29,9 +29,12 @@ func (native) add(ctx context.Context, c *sdk.CmdArgs, p *attachment) error {
 // ensureAccept makes the forward-accept rule.
 func (p *attachment) ensureAccept(ctx context.Context, c *sdk.CmdArgs) error {
 	families := p.families()
-	return c.Host.Cache.Unless(fmt.Sprint("forward ", families, p.admin), func() error {
-		return c.Host.Accept.Ensure(ctx, families, p.admin)
-	})
+	name := fmt.Sprint("forward-accept rule ", families, p.admin)
+	ensure := func() error { return c.Host.Accept.Ensure(ctx, families, p.admin) }
+	if c.Host.Accept.Known(families, p.admin) { // in nf_tables
+		return c.Host.Rules.Unless(ctx, name, ensure)
+	}
+	return c.Host.Cache.Unless(name, ensure)
 }
 
 func (native) check(ctx context.Context, c *sdk.CmdArgs, p *attachment) error {

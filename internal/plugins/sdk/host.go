@@ -3,7 +3,6 @@ package sdk
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/allocnet/allocnet/internal/firewalld"
 	"github.com/allocnet/allocnet/internal/iptables"
@@ -56,13 +55,11 @@ func OpenHost(log Logger) (*Host, error) {
 // ruleset.Ruleset.Guard. A long-lived process holds these rules until it ends, so that a
 // flush of the ruleset does not remove them.
 func (h *Host) Guard(ctx context.Context, families ...ruleset.Family) error {
-	return h.Cache.Unless(fmt.Sprint("guard ", families), func() error {
-		err := h.Rules.Guard(ctx, families...)
-		if h.Hold != nil {
-			err = errors.Join(err, h.Hold.hold(ctx, families...))
-		}
-		return err
-	})
+	err := h.Rules.Guard(ctx, families...)
+	if h.Hold != nil {
+		err = errors.Join(err, h.Hold.hold(ctx, families...))
+	}
+	return err
 }
 
 // RestoreGuard adds the rules of Guard again if some are missing.
