@@ -2,6 +2,7 @@ package firewall
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -59,6 +60,18 @@ func TestNativeMakesTheOpeningOnce(t *testing.T) {
 	require.Equal(t, one, h.rules())
 	h.add("c3", conf(`"iptablesAdminChainName": "MINE",`, "fd00::3/64"))
 	require.Contains(t, h.run("ip6tables", "-S"), iptables.AcceptChain)
+}
+
+// TestNativeNoticesRemovalAtOnce: an ADD makes the opening again that another program has removed
+// directly before.
+func TestNativeNoticesRemovalAtOnce(t *testing.T) {
+	h := newHost(t)
+	h.Cache = &sdk.TTLCache{}
+	for i := range 4 {
+		h.add(fmt.Sprint("c", i), conf("", fmt.Sprintf("10.1.0.%d/24", i+2)))
+		require.Contains(t, h.run("iptables", "-S", "FORWARD"), "-j "+iptables.AcceptChain)
+		h.run("iptables", "-F", "FORWARD")
+	}
 }
 
 func TestNativeLife(t *testing.T) {
