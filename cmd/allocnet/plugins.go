@@ -89,19 +89,11 @@ that type.`,
 		Args:              dirAndPlugins,
 		ValidArgsFunction: completeDirAndPlugins,
 		RunE: func(c *cobra.Command, args []string) error {
-			l, err := newPluginLinks(args[0], program, args[1:])
+			l, err := linksToInstall(args, program, copyTo, daemon)
 			if err != nil {
 				return err
 			}
 			l.Keep = keep
-			if copyTo != "" {
-				if err := l.CopyPrograms(copyTo); err != nil {
-					return err
-				}
-			}
-			if daemon {
-				l.Program = filepath.Join(filepath.Dir(l.Program), pluginfiles.ShimName)
-			}
 			return a.installPlugins(c, l, force)
 		},
 	}
@@ -114,6 +106,22 @@ that type.`,
 	c.MarkFlagsMutuallyExclusive("program", "copy-to")
 	_ = c.MarkFlagDirname("copy-to")
 	return c
+}
+
+// linksToInstall returns the links of the arguments, after it has copied the programs to copyTo if that is
+// not "".
+func linksToInstall(args []string, program, copyTo string, daemon bool) (*pluginfiles.Links, error) {
+	l, err := newPluginLinks(args[0], program, args[1:])
+	if err == nil && copyTo != "" {
+		err = l.CopyPrograms(copyTo)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if daemon {
+		l.Program = filepath.Join(filepath.Dir(l.Program), pluginfiles.ShimName)
+	}
+	return l, nil
 }
 
 func newPluginsUninstall(a *app) *cobra.Command {
