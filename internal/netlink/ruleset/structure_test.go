@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
@@ -321,4 +322,35 @@ func TestIntactNames(t *testing.T) {
 	i.add("c", 9)
 	require.True(t, i.has("c", 9))
 	require.False(t, i.has("a", 9))
+}
+
+// TestIntactBesideOthers: whatever other goroutines and connections do at the same time, an Add that begins
+// after another program has removed rules makes them again.
+func TestIntactBesideOthers(t *testing.T) {
+	r, other := open(t), open(t)
+	require.NoError(t, r.Add(t.Context(), example(1, "ip")))
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for i, by := range []*Ruleset{r, r, other} {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				assert.NoError(t, by.Add(t.Context(), example(10+i, "ip")))
+				assert.NoError(t, by.Del(t.Context(), example(10+i, "ip")))
+			}
+		})
+	}
+	for i := range 40 {
+		nft(t, "flush", "chain", "ip", names.Table, "prerouting")
+		require.NoError(t, r.Add(t.Context(), example(100+i, "ip")))
+		whole, err := r.isWhole(t.Context(), tables[0])
+		require.NoError(t, err)
+		require.True(t, whole, "round %d", i)
+	}
+	close(stop)
+	wg.Wait()
 }
