@@ -331,6 +331,8 @@ func TestIntactBesideOthers(t *testing.T) {
 	require.NoError(t, r.Add(t.Context(), example(1, "ip")))
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer close(stop)
 	for i, by := range []*Ruleset{r, r, other} {
 		wg.Go(func() {
 			for {
@@ -351,6 +353,4 @@ func TestIntactBesideOthers(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, whole, "round %d", i)
 	}
-	close(stop)
-	wg.Wait()
 }
