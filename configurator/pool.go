@@ -112,7 +112,7 @@ func (c *Configurator) ClosePools() error {
 		}
 		p.stop()
 		p.ended.Wait()
-		errs = append(errs, c.discard(p, slices.Concat(p.takeAll(), p.takePending(), p.takeFailed())))
+		errs = append(errs, c.discard(p, slices.Concat(p.takeAll(), p.takePending(), p.failedSlots())))
 		p.release()
 	}
 	if c.monitor != nil {
@@ -183,7 +183,7 @@ func (c *Configurator) watchPool(ctx context.Context, p *pool) {
 		}
 		var failed []*slot
 		if time.Now().After(again) {
-			failed = p.takeFailed()
+			failed = p.failedSlots()
 		}
 		if err := c.discard(p, slices.Concat(old, damaged, failed)); err != nil {
 			c.warnNotRemoved(p, err)
@@ -387,6 +387,7 @@ func (c *Configurator) discard(p *pool, slots []*slot) error {
 	if len(byID) > 0 {
 		errs = append(errs, ctx.Err()) // some removals may not have begun
 	}
+	p.dropFailed(func(s *slot) bool { return slices.Contains(slots, s) })
 	p.addFailed(slices.Collect(maps.Values(byID)))
 	return errors.Join(errs...)
 }

@@ -633,6 +633,18 @@ func TestSlotsUnchanged(t *testing.T) {
 	require.Zero(t, unchanged())
 }
 
+// TestFailedSlotsKeepTheirPlaces: a pool does not prepare more slots while it cannot remove others.
+func TestFailedSlotsKeepTheirPlaces(t *testing.T) {
+	s := &slot{}
+	p := &pool{Pool: Pool{Size: 1}, failed: []*slot{s}, wake: make(chan struct{}, 1)}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	require.False(t, p.awaitRoom(ctx))
+	require.Equal(t, []*slot{s}, p.failedSlots())
+	go p.dropFailed(func(one *slot) bool { return one == s })
+	require.True(t, p.awaitRoom(t.Context()))
+}
+
 // TestSlotNotRemoved: what a pool cannot remove of its slots, it removes later. Recover can as well, also
 // while the process of the pool lives.
 func TestSlotNotRemoved(t *testing.T) {

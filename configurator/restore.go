@@ -189,6 +189,8 @@ func (c *Configurator) plansToRestore(s Scope, ids []string) (plans []*plan.Plan
 // restoreOthers restores what the configurator itself adds for the plugin binaries. Rules for
 // a bridge are checked once for all allocations.
 func (c *Configurator) restoreOthers(ctx context.Context, plans []*plan.Plan, restored map[string]engine.Restored) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	defer cancel()
 	checked := map[string]bool{}
 	for _, p := range plans {
 		one := engine.Restored{Check: true}

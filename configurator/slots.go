@@ -65,7 +65,7 @@ func (s *slot) close() error {
 func (p *pool) awaitRoom(ctx context.Context) bool {
 	for ctx.Err() == nil {
 		p.mu.Lock()
-		room := len(p.slots)+p.making+p.out < p.Size
+		room := len(p.slots)+p.making+p.out+len(p.failed) < p.Size
 		pause := p.pause(time.Now())
 		if room && pause <= 0 {
 			p.making++
@@ -217,12 +217,20 @@ func (p *pool) addFailed(slots []*slot) {
 	}
 }
 
-// takeFailed returns the slots that could not be removed.
-func (p *pool) takeFailed() (slots []*slot) {
+// failedSlots returns the slots that could not be removed. They keep their places in the pool until discard
+// has removed them.
+func (p *pool) failedSlots() []*slot {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	slots, p.failed = p.failed, nil
-	return slots
+	return slices.Clone(p.failed)
+}
+
+// dropFailed removes slots from those that could not be removed, and lets the pool prepare others.
+func (p *pool) dropFailed(removed func(*slot) bool) {
+	p.mu.Lock()
+	p.failed = slices.DeleteFunc(p.failed, removed)
+	p.mu.Unlock()
+	notify(p.wake)
 }
 
 // toCheck returns the slots that are to be checked.

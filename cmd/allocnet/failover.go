@@ -158,8 +158,9 @@ func (f *failover) Networks(ctx context.Context) ([]allocnet.Network, []*allocne
 		}
 		return networks, err
 	})
-	if err != nil && len(skipped) == 0 {
-		skipped = []*allocnet.NetworkError{{Err: err}}
+	var one *allocnet.NetworkError
+	if err != nil && !errors.As(err, &one) {
+		skipped = append(skipped, &allocnet.NetworkError{Err: err})
 	}
 	return networks, skipped
 }

@@ -51,9 +51,6 @@ func (a *app) teardown(c *cobra.Command, id, netns string, destroy bool) error {
 	if err != nil {
 		return err
 	}
-	if _, own := conf.(*configurator.Configurator); own {
-		report.Forced = []configurator.Leftover{}
-	}
 	if err := usableID(c.Context(), conf, id); err != nil {
 		return err
 	}
@@ -79,6 +76,9 @@ func (a *app) teardown(c *cobra.Command, id, netns string, destroy bool) error {
 	gone := configurator.Allocation{ID: id, Netns: path, Networks: a.flags.networks, OwnNetns: destroy, Wait: true}
 	if err = conf.Teardown(c.Context(), gone); err != nil {
 		return err
+	}
+	if !asksDaemon(conf) && report.Forced == nil {
+		report.Forced = []configurator.Leftover{}
 	}
 	if destroy {
 		report.Destroyed, err = destroyOwn(path, there, own)

@@ -525,7 +525,7 @@ func TestFullFileSystemAtTheStart(t *testing.T) {
 	require.True(t, os.SameFile(before, after), "the file is not written again")
 }
 
-// TestActiveSettingsLater: what could not be written at the start is written as soon as possible.
+// TestActiveSettingsLater: what could not be written, at the start or later, is written as soon as possible.
 func TestActiveSettingsLater(t *testing.T) {
 	defer func(d time.Duration) { againTime = d }(againTime)
 	againTime = time.Millisecond
@@ -538,9 +538,17 @@ func TestActiveSettingsLater(t *testing.T) {
 	h.activeFile = w.path("later/s.settings")
 	require.Error(t, h.writeFirstActive())
 	done := make(chan error)
-	go func() { done <- h.writeActiveLater(t.Context()) }()
-	require.NoError(t, os.Mkdir(w.path("later"), 0o700))
+	ctx, end := context.WithCancel(t.Context())
+	go func() { done <- h.writeActiveLater(ctx) }()
+	for range 2 {
+		require.NoError(t, os.Mkdir(w.path("later"), 0o700))
+		require.Eventually(t, func() bool {
+			_, err := settings.Read(h.activeFile)
+			return err == nil
+		}, 10*time.Second, time.Millisecond)
+		require.NoError(t, os.RemoveAll(w.path("later")))
+		require.Error(t, h.writeActive())
+	}
+	end()
 	require.NoError(t, <-done)
-	_, err = settings.Read(h.activeFile)
-	require.NoError(t, err)
 }

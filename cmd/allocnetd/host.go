@@ -315,14 +315,14 @@ func (h *host) writeFirstActive() error {
 // againTime is the pause between attempts of writeActiveLater. Tests replace it.
 var againTime = time.Minute
 
-// writeActiveLater writes the active settings as soon as that is possible.
+// writeActiveLater writes active settings that could not be written, until the context ends.
 func (h *host) writeActiveLater(ctx context.Context) error {
 	missing := func() bool {
 		h.activeMu.Lock()
 		defer h.activeMu.Unlock()
 		return h.unwritten
 	}
-	for missing() {
+	for {
 		select {
 		case <-ctx.Done():
 			return nil
@@ -332,7 +332,6 @@ func (h *host) writeActiveLater(ctx context.Context) error {
 			h.logger.Info("the active settings are written")
 		}
 	}
-	return nil
 }
 
 func (h *host) grace() time.Duration { return h.active().settings.ShutdownGrace }

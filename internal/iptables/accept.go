@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
@@ -87,15 +88,23 @@ func (r *AcceptRule) Ensure(ctx context.Context, families []Family, adminChains 
 }
 
 // Known reports whether an earlier Ensure found the rule complete in all families, in tables of
-// nf_tables. Then a caller who knows that no table has changed since needs no Ensure.
+// nf_tables. Then a caller who knows that no table has changed since needs no Ensure. It is false while
+// another call looks at the rule.
 func (r *AcceptRule) Known(families []Family, adminChains ...string) bool {
-	inTables := func(e *entry) bool { _, is := e.snapshot.(nftSnapshot); return is }
-	return r.each(context.Background(), families, func(f *family) error {
-		if f.cache.any(adminChains, inTables) {
-			return nil
-		}
-		return ErrMissing
-	}) == nil
+	return !slices.ContainsFunc(families, func(number Family) bool {
+		f := r.families[number]
+		return f == nil || !f.isKnown(adminChains)
+	})
+}
+
+func (f *family) isKnown(adminChains []string) bool {
+	select {
+	case f.lock <- struct{}{}:
+		defer func() { <-f.lock }()
+	default:
+		return false
+	}
+	return f.cache.any(adminChains, func(e *entry) bool { _, is := e.snapshot.(nftSnapshot); return is })
 }
 
 // Check lists the rules with iptables. It returns ErrMissing, with the names of what is

@@ -36,7 +36,7 @@ func TestEnsureMakesTheRule(t *testing.T) {
 	})
 }
 
-// TestKnown: nobody is notified of changes of legacy tables, so their rules are never known.
+// TestKnown: the kernel does not notify of changes of legacy tables, so their rules are never known.
 func TestKnown(t *testing.T) {
 	eachVariant(t, func(h *host) {
 		o := h.acceptRule()
@@ -48,6 +48,9 @@ func TestKnown(t *testing.T) {
 		h.ensure(o)
 		require.Equal(t, inTables, o.Known(both))
 		require.False(t, o.Known(both, "CNI-ADMIN"))
+		o.families[IPv4].lock <- struct{}{}
+		require.False(t, o.Known(both), "another call looks at it, for as long as iptables takes")
+		<-o.families[IPv4].lock
 		h.ensure(o, "CNI-ADMIN")
 		require.Equal(t, inTables, o.Known(both, "CNI-ADMIN"))
 	})

@@ -1,6 +1,6 @@
 // Package plan has the input of an operation on an allocation: its record with its parsed networks.
 // It validates requests, compares them, and computes what a change aims at and what a Status shows.
-// Nothing in it looks at the host or changes anything.
+// Nothing in it changes anything, and only Public looks at the host: whether the network namespace exists.
 package plan
 
 import (

@@ -97,7 +97,7 @@ type described struct {
 	text  string
 }
 
-// describe names the processes of hostports.
+// describe names the processes of host ports.
 func describe(found []sockdiag.Listener) (list []described) {
 	var inodes []uint32
 	for _, l := range found {

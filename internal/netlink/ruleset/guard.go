@@ -235,7 +235,10 @@ func (r *Ruleset) holdGuard(ctx context.Context, f Family) error {
 	switch {
 	case err == nil:
 		r.holds[f].Store(true)
-	case errors.Is(err, unix.EEXIST), errors.Is(err, unix.EPERM), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EINVAL):
+	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EINVAL): // the kernel has no tables with an owner
+		r.holds[f].Store(true)
+		return nil
+	case errors.Is(err, unix.EEXIST), errors.Is(err, unix.EPERM):
 		return nil
 	}
 	return err

@@ -70,21 +70,20 @@ func (i *intact) removePolicy(id string) {
 // policyName is the beginning of the names of a policy: see PolicyChains.name.
 func policyName(id string) string { return "policy " + id + " of group " }
 
-// transaction makes a change after which everything is intact that was so before, unless another program
-// made a transaction in between. Its first request must not have more than a few results.
-func (r *Ruleset) transaction(ctx context.Context, build func(*sock.Requests)) error {
-	i := &r.intact
-	i.mu.Lock() // so the numbers are seen in their order
+// committed notes the state after a transaction of the Ruleset.
+func (i *intact) committed(state uint32) {
+	i.mu.Lock()
 	defer i.mu.Unlock()
-	state, err := r.socket.NumberedTransaction(ctx, build)
-	if state == 0 {
-		return err
-	}
 	if state != i.last+1 {
 		i.first, i.names = state, nil
 	}
 	i.last = state
-	return err
+}
+
+// transaction makes a change after which everything is intact that was so before, unless another program
+// made a transaction in between. A first request that empties a set would return all its elements.
+func (r *Ruleset) transaction(ctx context.Context, build func(*sock.Requests)) error {
+	return r.socket.NumberedTransaction(ctx, build, r.intact.committed)
 }
 
 // restoreRules makes the rules of tables again of which some are missing. The tables exist.

@@ -236,12 +236,8 @@ func (r *Ruleset) delPolicy(ctx context.Context, p *Policy, unused []string) err
 		}
 		links, removals = append(links, to...), append(removals, removal)
 	}
-	r.intact.removePolicy(p.ID)
-	transaction := r.transaction
-	if len(links) == 0 { // then the first request may remove many rules
-		transaction = r.socket.Transaction
-	}
-	return transaction(ctx, func(b *sock.Requests) {
+	defer r.intact.removePolicy(p.ID)
+	return r.transaction(ctx, func(b *sock.Requests) {
 		putElements(b, links, unix.NFT_MSG_DELSETELEM)
 		for _, one := range removals {
 			one(b)

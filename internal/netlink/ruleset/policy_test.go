@@ -2,6 +2,7 @@ package ruleset
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -111,6 +112,29 @@ func TestPolicyIsIdempotent(t *testing.T) {
 		require.Equal(t, empty, nft(t, "list", "ruleset"))
 	}
 	require.ErrorIs(t, r.CheckPolicy(t.Context(), p), ErrMissing)
+}
+
+// TestLargePolicy: a policy with more rules than errors, or removed rules, fit into a receive buffer at first can be
+// the first on a host, is restored, and is removed.
+func TestLargePolicy(t *testing.T) {
+	r := open(t)
+	nft(t, "flush", "ruleset")
+	p := examplePolicy()
+	p.Egress, p.Selections = []Stage{{Deny: true}}, nil
+	for i := range 1000 {
+		peer := Peer{Prefixes: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)}), 32)}}
+		p.Egress[0].Rules = append(p.Egress[0].Rules, PolicyRule{Name: fmt.Sprintf("egress.rules[%d]", i), Peer: peer})
+	}
+	require.NoError(t, r.AddPolicy(t.Context(), p))
+	require.NoError(t, r.CheckPolicy(t.Context(), p))
+	nft(t, "flush", "map", "ip", names.PolicyTable, "egress_links")
+	require.ErrorIs(t, r.CheckPolicy(t.Context(), p), ErrMissing)
+	require.NoError(t, r.RestorePolicy(t.Context(), p))
+	require.NoError(t, r.CheckPolicy(t.Context(), p))
+	nft(t, "flush", "map", "ip", names.PolicyTable, "egress_links")
+	nft(t, "flush", "map", "ip6", names.PolicyTable, "egress_links")
+	require.NoError(t, r.DelPolicy(t.Context(), p, nil))
+	require.NotContains(t, nft(t, "list", "ruleset"), p.ID)
 }
 
 // TestPolicyOfOneFamily: the chains and the elements that lead to them are in the table of the family

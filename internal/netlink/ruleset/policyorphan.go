@@ -67,9 +67,6 @@ func (r *Ruleset) delOrphans(ctx context.Context, t *table, owner string, known,
 	if err != nil {
 		return err
 	}
-	for id := range ids {
-		r.intact.removePolicy(id)
-	}
 	err = r.socket.Transaction(ctx, func(b *sock.Requests) {
 		putElements(b, links, unix.NFT_MSG_DELSETELEM)
 		for _, c := range chains {
@@ -84,6 +81,9 @@ func (r *Ruleset) delOrphans(ctx context.Context, t *table, owner string, known,
 			s.remove(b)
 		}
 	})
+	for id := range ids {
+		r.intact.removePolicy(id)
+	}
 	return errors.Join(err, r.delSelections(ctx, t, owner, selections))
 }
 

@@ -18,7 +18,7 @@ import (
 type Ruleset struct {
 	socket    *sock.Socket
 	guarded   [3]atomic.Bool // the table of a Family's guard was complete
-	holds     [3]atomic.Bool // this connection owns the second one
+	holds     [3]atomic.Bool // this connection owns the second one, or the kernel has none
 	witnesses witnesses
 	intact    intact
 	attached  func() (map[string]bool, error) // see Attached

@@ -9,7 +9,7 @@ import (
 
 // Generation returns the number of the state of nf_tables in a network namespace. Every
 // transaction that changes something, of whichever program, adds one. Packets that add elements do
-// not, nor do elements that expire.
+// not, nor do elements that expire, nor tables that the kernel removes with the socket of their owner.
 func Generation(ctx context.Context, kernel Exchanger) (generation uint32, err error) {
 	err = Build(AskGeneration, func(r *Requests) error {
 		var refused error

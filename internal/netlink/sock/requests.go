@@ -168,6 +168,24 @@ func (r *Requests) bytes(from, to int) []byte {
 
 func (r *Requests) flags(i int) uint16 { return binary.NativeEndian.Uint16(r.data[r.list[i].start+6:]) }
 
+// mostEchoed is the maximum length of a request that is echoed. The answer needs several times that
+// in the receive buffer.
+const mostEchoed = 4 << 10
+
+// hasSmallEcho reports whether the echo of a request to nf_tables is not much larger than the request. The
+// removal of a chain's rules, for example, is a short request that echoes all of them.
+func (r *Requests) hasSmallEcho(i int) bool {
+	small := r.list[i+1].start-r.list[i].start <= mostEchoed
+	switch r.kind(i) & 0xff {
+	case unix.NFT_MSG_NEWSETELEM, unix.NFT_MSG_DELSETELEM, unix.NFT_MSG_NEWSET, unix.NFT_MSG_NEWCHAIN:
+		return small
+	}
+	return false
+}
+
+// kind returns the type of a request's message.
+func (r *Requests) kind(i int) uint16 { return binary.NativeEndian.Uint16(r.data[r.list[i].start+4:]) }
+
 // set adds flags to a request.
 func (r *Requests) set(i int, flags uint16) {
 	binary.NativeEndian.PutUint16(r.data[r.list[i].start+6:], r.flags(i)|flags)

@@ -30,6 +30,7 @@ type Socket struct {
 	fd       int
 	seq      uint32
 	unread   bool // there may be answers that an earlier request did not read
+	room     int  // the requests for whose errors the receive buffer was enlarged
 }
 
 var protocolNames = map[int]string{
@@ -177,25 +178,20 @@ func (s *Socket) Dump(ctx context.Context, r *Requests, each func(payload []byte
 // made or none. If there are no requests, nothing is sent. The error can be of type
 // Errors.
 func (s *Socket) Transaction(ctx context.Context, build func(*Requests)) error {
-	_, err := s.boundTransaction(ctx, build, false)
-	return err
+	return s.NumberedTransaction(ctx, build, nil)
 }
 
-// NumberedTransaction is Transaction, and returns the number that it gave to the state of nf_tables:
-// see Generation. The number is 0 if nothing has changed, and if it is not known: if the first request is
-// large, or the kernel is older than 5.12 and no socket listens to changes. The kernel also returns
-// what the first request has changed, which must not be more than the receive buffer holds.
-func (s *Socket) NumberedTransaction(ctx context.Context, build func(*Requests)) (generation uint32, err error) {
-	return s.boundTransaction(ctx, build, true)
-}
-
-// boundTransaction adds the messages at which a transaction begins and ends.
-func (s *Socket) boundTransaction(ctx context.Context, build func(*Requests), numbered bool) (generation uint32, err error) {
+// NumberedTransaction is Transaction. It calls number, before any later transaction of the socket, with the
+// number that the transaction gave to the state of nf_tables: see Generation. It does not call it if nothing
+// has changed, nor if the number is not known: the first request is large or does not add or remove
+// elements, sets or chains, or the kernel is older than 5.12 and no socket listens to changes. The kernel
+// also returns what the first request has changed.
+func (s *Socket) NumberedTransaction(ctx context.Context, build func(*Requests), number func(generation uint32)) error {
 	boundary := func(r *Requests, kind uint16) {
 		r.Begin("transaction", kind, 0)
 		r.Append(unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, unix.NFNL_SUBSYS_NFTABLES)
 	}
-	err = Build(func(r *Requests) {
+	return Build(func(r *Requests) {
 		boundary(r, unix.NFNL_MSG_BATCH_BEGIN)
 		build(r)
 	}, func(r *Requests) error {
@@ -205,26 +201,26 @@ func (s *Socket) boundTransaction(ctx context.Context, build func(*Requests), nu
 		}
 		boundary(r, unix.NFNL_MSG_BATCH_END)
 		r.finish()
-		if numbered && r.list[2].start-r.list[1].start <= mostEchoed {
+		if number != nil && r.hasSmallEcho(1) {
 			r.set(1, unix.NLM_F_ECHO) // the answers to it are what it has changed and the number
 		}
 		r.set(last, unix.NLM_F_ACK)
-		generation, err = s.transaction(ctx, r, last)
-		return err
+		return s.transaction(ctx, r, last, number)
 	})
-	return generation, err
 }
 
-func (s *Socket) transaction(ctx context.Context, r *Requests, last int) (generation uint32, err error) {
+func (s *Socket) transaction(ctx context.Context, r *Requests, last int, number func(uint32)) error {
 	if err := s.acquire(ctx); err != nil {
-		return 0, err
+		return err
 	}
 	defer s.release()
+	s.makeRoom(r.Len())
 	if err := s.send(r, 0, r.Len()); err != nil {
-		return 0, err
+		return err
 	}
 	var all Errors
-	err = s.receive(context.Background(), r, 0, r.Len(), func(i int, h header, payload []byte) (done bool) {
+	var generation uint32
+	err := s.receive(context.Background(), r, 0, r.Len(), func(i int, h header, payload []byte) (done bool) {
 		switch h.kind {
 		case newGeneration:
 			generation = GenerationOf(payload)
@@ -236,22 +232,39 @@ func (s *Socket) transaction(ctx context.Context, r *Requests, last int) (genera
 		if errno := errnoOf(payload); errno != 0 {
 			all = append(all, &Error{r.Label(i), errno})
 		}
-		return i == last || i == 0 // an error of the whole transaction answers its first message
+		// The last request is answered after the transaction. If the kernel refuses the transaction
+		// itself, it answers the first message alone.
+		return i == last || i == 0
 	})
 	switch {
 	case err != nil:
-		return 0, err
+		return err
 	case len(all) > 0:
-		return 0, all
+		return all
 	}
-	return generation, nil
+	if generation != 0 && number != nil {
+		number(generation)
+	}
+	return nil
 }
 
-// mostEchoed is the maximum length of a request that is echoed. The answer needs several times that
-// in the receive buffer.
-const mostEchoed = 4 << 10
-
 const newGeneration = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWGEN
+
+// errorRoom is the part of the receive buffer that the kernel charges for an error, and usualErrors is how
+// many fit into it as it is at first.
+const (
+	errorRoom   = 1 << 10
+	usualErrors = 128
+)
+
+// makeRoom enlarges the receive buffer for a transaction: if a table is missing, all its requests are
+// refused. If the process may not do that, a transaction with so many errors returns ENOBUFS instead.
+func (s *Socket) makeRoom(requests int) {
+	if requests > max(usualErrors, s.room) {
+		s.room = requests
+		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, requests*errorRoom)
+	}
+}
 
 // acquire waits until no other call uses the socket.
 func (s *Socket) acquire(ctx context.Context) error {

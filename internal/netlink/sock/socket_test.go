@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"os"
 	"runtime"
 	"sync"
@@ -148,21 +149,7 @@ func table(r *Requests, name string, kind, flags uint16) {
 // A transaction is done as a whole, or not, and its errors name all that failed.
 func TestTransaction(t *testing.T) {
 	s := opened(t, unix.NETLINK_NETFILTER)
-	transaction := func(build func(*Requests)) error {
-		before, err := Generation(t.Context(), s)
-		require.NoError(t, err)
-		number, err := s.NumberedTransaction(t.Context(), build)
-		after, afterErr := Generation(t.Context(), s)
-		require.NoError(t, afterErr)
-		if number == 0 {
-			require.Equal(t, before, after, "nothing has changed")
-		} else {
-			require.NoError(t, err)
-			require.Equal(t, [2]uint32{before + 1, before + 1}, [2]uint32{number, after})
-		}
-		return err
-	}
-	require.NoError(t, transaction(func(*Requests) {}))
+	require.NoError(t, s.Transaction(t.Context(), func(*Requests) {}))
 	exists := func(name string) bool {
 		var found error
 		require.NoError(t, Build(func(r *Requests) { table(r, name, unix.NFT_MSG_GETTABLE, 0) }, func(r *Requests) error {
@@ -173,7 +160,7 @@ func TestTransaction(t *testing.T) {
 		}
 		return found == nil
 	}
-	err := transaction(func(r *Requests) {
+	err := s.Transaction(t.Context(), func(r *Requests) {
 		table(r, "new", unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
 		table(r, "none", unix.NFT_MSG_DELTABLE, 0)
 		table(r, "nil", unix.NFT_MSG_DELTABLE, 0)
@@ -183,20 +170,14 @@ func TestTransaction(t *testing.T) {
 	require.EqualError(t, err, "none: no such file or directory; nil: no such file or directory")
 	require.False(t, exists("new"))
 	large := make([]byte, 200<<10) // more than a socket sends at first
-	require.NoError(t, transaction(func(r *Requests) {
+	require.NoError(t, s.Transaction(t.Context(), func(r *Requests) {
 		for n := 0; n < len(large); n += 100 {
 			table(r, "new", unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
 			r.Attribute(6, large[:80]) // NFTA_TABLE_USERDATA
 		}
 	}))
 	require.True(t, exists("new"))
-	unchanged, err := s.NumberedTransaction(t.Context(), func(r *Requests) { table(r, "new", unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE) })
-	require.NoError(t, err)
-	require.Zero(t, unchanged)
-	number, err := s.NumberedTransaction(t.Context(), func(r *Requests) { table(r, "other", unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE) })
-	require.NoError(t, err)
-	require.NotZero(t, number)
-	require.NoError(t, transaction(func(r *Requests) { table(r, "new", unix.NFT_MSG_DELTABLE, 0) }))
+	require.NoError(t, s.Transaction(t.Context(), func(r *Requests) { table(r, "new", unix.NFT_MSG_DELTABLE, 0) }))
 	require.False(t, exists("new"))
 }
 
@@ -276,4 +257,40 @@ func BenchmarkExchange(b *testing.B) {
 			}
 		})
 	}
+}
+
+// TestNumberedTransaction: the number of a transaction follows that of the one before, also if that was of another socket.
+func TestNumberedTransaction(t *testing.T) {
+	s, other := opened(t, unix.NETLINK_NETFILTER), opened(t, unix.NETLINK_NETFILTER)
+	number := func(build func(r *Requests)) (number uint32) {
+		require.NoError(t, s.NumberedTransaction(t.Context(), build, func(n uint32) { number = n }))
+		return number
+	}
+	generation := func() uint32 {
+		n, err := Generation(t.Context(), s)
+		require.NoError(t, err)
+		return n
+	}
+	chain := func(name string) func(r *Requests) {
+		return func(r *Requests) {
+			r.BeginNetfilter("chain", unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, unix.NFPROTO_IPV4)
+			r.CString(unix.NFTA_CHAIN_TABLE, "new")
+			r.CString(unix.NFTA_CHAIN_NAME, name)
+		}
+	}
+	require.Zero(t, number(func(*Requests) {}))
+	require.Zero(t, number(func(r *Requests) { table(r, "new", unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE) }), "not echoed")
+	for i := range 3 {
+		before := generation()
+		require.Equal(t, before+1, number(chain(fmt.Sprint("a", i))))
+		require.Equal(t, before+1, generation())
+		require.NoError(t, other.Transaction(t.Context(), chain(fmt.Sprint("b", i))))
+		require.Equal(t, before+3, number(chain(fmt.Sprint("c", i))))
+	}
+	err := s.NumberedTransaction(t.Context(), func(r *Requests) {
+		chain("d")(r)
+		table(r, "none", unix.NFT_MSG_DELTABLE, 0)
+	}, func(uint32) { t.Error("nothing has changed") })
+	require.ErrorIs(t, err, unix.ENOENT)
+	require.Zero(t, number(func(r *Requests) { table(r, "new", unix.NFT_MSG_DELTABLE, 0) }), "not echoed")
 }

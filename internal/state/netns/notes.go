@@ -225,7 +225,7 @@ func Every(record.Sandbox) bool { return true }
 func none(record.Sandbox) bool { return false }
 
 // GC destroys the network namespaces of allocations that GC has removed, and of allocations
-// of the scope that no longer have a record; the scope "" includes those of Every scope.
+// of the scope that no longer have a record; the scope "" includes those of every scope.
 // Without DestroyNetns, it only deletes the notes of namespaces that no longer exist.
 func (n *Notes) GC(ctx context.Context, s allocnet.Scope, removed []string) (destroyed []string, err error) {
 	ids, err := n.Store.WithSandboxes()
