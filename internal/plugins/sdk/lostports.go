@@ -37,11 +37,10 @@ func releaseLostPorts(ctx context.Context, kernel *rtnl.Host, rules *ruleset.Rul
 	if len(lost) == 0 {
 		return nil
 	}
-	if err := moveLinks(kernel, lost, names.ReleasedPortGroup); err != nil {
-		return err
-	}
-	if complete, err = rules.PortsWithMAC(ctx); err != nil {
-		return err
+	err = moveLinks(kernel, lost, names.ReleasedPortGroup)
+	complete, listErr := rules.PortsWithMAC(ctx)
+	if listErr != nil {
+		return errors.Join(err, listErr)
 	}
 	var back, released []rtnl.GroupedLink
 	for _, l := range lost {
@@ -53,9 +52,9 @@ func releaseLostPorts(ctx context.Context, kernel *rtnl.Host, rules *ruleset.Rul
 	}
 	if len(released) > 0 {
 		log.Warn("another program removed the rules of the source guard: containers of plugin binaries keep their connectivity, but may send from any address until they are restarted",
-			"attachments", len(released), "such as", describe(released))
+			"attachments", len(released), "ports", describe(released))
 	}
-	return moveLinks(kernel, back, names.DropInPortGroup)
+	return errors.Join(err, moveLinks(kernel, back, names.DropInPortGroup))
 }
 
 // moveLinks puts links into a group. Those that do not exist any more are ignored.
