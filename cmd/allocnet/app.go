@@ -130,13 +130,9 @@ func pluginDirsBeside(program string) []string {
 
 // logger returns a logger that writes to stderr.
 func (a *app) logger() hclog.Logger {
-	color := hclog.ColorOff
-	if a.err.Colored && !a.flags.json {
-		color = hclog.ForceColor
-	}
 	return hclog.New(&hclog.LoggerOptions{
 		Name: "allocnet", Level: hclog.LevelFromString(a.flags.logLevel), Output: a.err,
-		Color: color, JSONFormat: a.flags.json, TimeFormat: "15:04:05.000",
+		JSONFormat: a.flags.json, TimeFormat: "15:04:05.000",
 		Exclude: a.shown.Exclude,
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -71,11 +72,21 @@ type dropInContainer struct {
 	port    int
 	sandbox *sandbox.Sandbox
 	options gocni.NamespaceOpts
+	// addresses are those of eth0, after add.
+	addresses []netip.Addr
 }
 
 func (u *dropInUser) add(c *dropInContainer) error {
-	_, err := u.Setup(u.t.Context(), c.id, c.sandbox.Path(), c.options)
-	return err
+	result, err := u.Setup(u.t.Context(), c.id, c.sandbox.Path(), c.options)
+	if err != nil {
+		return err
+	}
+	c.addresses = nil
+	for _, ip := range result.Interfaces["eth0"].IPConfigs {
+		address, _ := netip.AddrFromSlice(ip.IP)
+		c.addresses = append(c.addresses, address.Unmap())
+	}
+	return nil
 }
 
 func (u *dropInUser) check(c *dropInContainer) error {
@@ -131,6 +142,53 @@ func TestDaemonDropIns(t *testing.T) {
 	for _, e := range entries {
 		require.False(t, strings.HasPrefix(e.Name(), "10."), "%s is still leased", e.Name())
 	}
+}
+
+// TestDaemonDropInFlush: after a flush of the ruleset, a container keeps its plain connectivity: while the daemon
+// holds the guard, and after the next ADD makes it again, with the daemon and without it.
+func TestDaemonDropInFlush(t *testing.T) {
+	h := newHost(t, testbed.Native.Engine)
+	dir, enable := dropInDir(t)
+	enable()
+	u := h.dropInUser(dir)
+	var running []*dropInContainer
+	connected := func() {
+		t.Helper()
+		for _, c := range running {
+			for _, address := range c.addresses {
+				testbed.RequireAnswer(t, "", "tcp", testbed.At(address, 80), c.id)
+			}
+		}
+	}
+	start := func(i int) *dropInContainer {
+		t.Helper()
+		c := u.container(i)
+		require.NoError(t, u.add(c))
+		running = append(running, c)
+		connected()
+		return c
+	}
+	flush := func() {
+		t.Helper()
+		testbed.Shell(t, "nft flush ruleset")
+		connected()
+	}
+	d := h.startDaemon("")
+	first := start(0)
+	flush()
+	require.Contains(t, d.log(), "containers of plugin binaries keep their connectivity")
+	require.ErrorContains(t, u.check(first), "has ended, because another program removed its rules")
+	start(1)
+	flush()
+	d.term()
+	start(2)
+	flush()
+	start(3)
+	u.requireAnswer(running[3])
+	d.begin()
+	d.told("READY=1")
+	start(4)
+	require.NoError(t, atOnce(running, u.remove))
 }
 
 // atOnce calls a function for all containers at the same time.

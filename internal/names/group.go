@@ -12,6 +12,11 @@ const (
 	// PendingPortGroup is that of such bridge ports whose network policy is not active yet.
 	// They receive nothing.
 	PendingPortGroup = GuardedPortGroup + 1
+	// DropInPortGroup is that of guarded bridge ports of plugin binaries. They have elements from
+	// the beginning. No record can restore lost ones, so their ports are released: they get
+	// the group ReleasedPortGroup, which no guard holds for.
+	DropInPortGroup   = GuardedPortGroup + 2
+	ReleasedPortGroup = 0x6c6f7374
 	// PendingGroup is that of guarded routed links that are being set up, and FirstPolicyGroup
 	// to LastPolicyGroup are those of guarded routed links whose allocation has a network
 	// policy. Packets over links of these groups, and over links that are being removed, are
@@ -31,6 +36,9 @@ const (
 	LinkGroups = ^uint32(0xffff)
 	PortGroups = ^uint32(removalBits | portBit)
 )
+
+// IsGuardedPort reports whether a group is that of guarded bridge ports after their ADD.
+func IsGuardedPort(group uint32) bool { return group == GuardedPortGroup || group == DropInPortGroup }
 
 // IsGuarded reports whether a group is one of the above, or of links that are being removed. The
 // guard of routed links holds for all of them.

@@ -39,7 +39,8 @@ func checkFirewall(ctx context.Context, h *Host) ([]Finding, error) {
 	mixed, mixedErr := mixedIPTables(chains)
 	zones, zonesErr := h.firewalld(ctx)
 	drops, dropsErr := h.portDrops(ctx, chains)
-	return slices.Concat(findings, foreign, forward, nat, mixed, zones, drops), errors.Join(err, natErr, mixedErr, zonesErr, dropsErr)
+	guards, guardsErr := lostGuards(ctx)
+	return slices.Concat(findings, foreign, forward, nat, mixed, zones, drops, guards), errors.Join(err, natErr, mixedErr, zonesErr, dropsErr, guardsErr)
 }
 
 // baseChain is a chain that the kernel calls for packets, with its rules.

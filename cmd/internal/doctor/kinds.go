@@ -22,6 +22,8 @@ var Kinds = []Kind{
 	{"iptables-mixed", Warning, "packets have to pass the rules of both; each program lists only its own, so a rule that drops packets is easily missed", false},
 	{"firewalld", Error, "allocations must be sources of a zone of firewalld, which can be done only over D-Bus", false},
 
+	{"guard-lost", Warning, "the container can send from any address, and its host ports and masquerading are gone, if it had them", false},
+
 	{"subnet-overlap", Error, "packets to these addresses take the other way: allocations are unreachable, or other hosts are, without an error anywhere", false},
 	{"subnet-reserved", Error, "the kernel and other programs treat these addresses differently from those of hosts: setups fail, or packets are lost without an error", false},
 	{"subnet-shared", Error, "two networks lease the same addresses, so two allocations can have the same one", false},

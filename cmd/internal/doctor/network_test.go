@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/testing/fakeconmon"
 	"github.com/allocnet/allocnet/internal/testing/refplugins"
 	"github.com/allocnet/allocnet/policy"
@@ -464,4 +465,16 @@ func TestPolicyDrops(t *testing.T) {
 	require.Error(t, r.connect("open", "10.77.0.2:80"))
 	require.Error(t, r.connect("open", "10.202.0.2:80"))
 	r.healthy()
+}
+
+// TestLostGuards: bridge ports of plugin binaries that have lost their rules are named, whether they were released
+// or the guard is still missing.
+func TestLostGuards(t *testing.T) {
+	r := newRig(t)
+	for _, group := range []int{names.DropInPortGroup, names.ReleasedPortGroup} {
+		r.sh(fmt.Sprintf("ip link add lost type bridge && ip link set lost group %d && ip link set lost alias allocnet:web/c1/eth0", group))
+		r.finds("guard-lost", []string{`bridge port lost of container "c1" (network "web")`}, "leftover")
+		r.sh("ip link del lost")
+		r.healthy()
+	}
 }

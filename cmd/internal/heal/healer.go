@@ -77,9 +77,10 @@ func (h *Healer) Run(ctx context.Context) error {
 		case <-timer:
 		case <-h.Watcher.Changed():
 			for _, c := range h.Watcher.Take() {
-				if c.Kind == watch.Made {
+				if concernsGuard(c) {
 					h.hold(ctx)
-				} else {
+				}
+				if c.Kind != watch.Made {
 					h.note(c)
 				}
 			}
@@ -96,14 +97,20 @@ func (h *Healer) RunGuard(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-h.Watcher.Changed():
-			if slices.ContainsFunc(h.Watcher.Take(), func(c watch.Change) bool { return c.Kind == watch.Made || c.Kind == watch.Lost }) {
+			if slices.ContainsFunc(h.Watcher.Take(), concernsGuard) {
 				h.hold(ctx)
 			}
 		}
 	}
 }
 
-// hold holds the guard: another process may have made it for an allocation, and have ended.
+// concernsGuard reports whether the guard was perhaps made or removed.
+func concernsGuard(c watch.Change) bool {
+	return c.Kind == watch.Made || c.Kind == watch.Rules || c.Kind == watch.Lost
+}
+
+// hold holds the guard: another process may have made it for an allocation, and have ended. After a flush it
+// does so before the repair, because the guard closes ports that no record restores.
 func (h *Healer) hold(ctx context.Context) {
 	if err := h.Service().HoldGuard(ctx); err != nil && ctx.Err() == nil {
 		h.Logger.Error("cannot hold the source guard: a flush of the ruleset would remove it for a moment", "error", err)

@@ -3,14 +3,17 @@
 package term
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"regexp"
 	"strings"
 	"sync"
+	"unicode/utf8"
 
 	"golang.org/x/term"
 )
@@ -80,15 +83,19 @@ func (p *Printer) Write(data []byte) (int, error) {
 }
 
 // controls matches what a terminal does not show but obeys: control characters other than
-// tab and line feed, and the sequences that set a style.
-var controls = regexp.MustCompile("\x1b\\[[0-9;]*m|[\\x00-\\x08\\x0b-\\x1f\\x7f\u0080-\u009f]")
+// tab and line feed, those that change the direction of text, and the sequences that set a style.
+var controls = regexp.MustCompile("\x1b\\[[0-9;]*m|[\\x00-\\x08\\x0b-\\x1f\\x7f\u0080-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
-// harmless replaces control characters. Processes and chains of nftables, for example, have
-// names that a workload chooses. Styles stay if the output is coloured.
+// painted begins the sequences of Paint, with a number that no value contains. A Printer writes them
+// without the number.
+var painted = fmt.Sprintf("\x1b[%d;", rand.Uint64())
+
+// harmless replaces what controls matches. Processes and chains of nftables, for example, have
+// names that a workload chooses. Only the styles of Paint stay.
 func (p *Printer) harmless(text []byte) []byte {
 	return controls.ReplaceAllFunc(text, func(found []byte) []byte {
-		if p.Colored && len(found) > 2 {
-			return found
+		if style, ok := bytes.CutPrefix(found, []byte(painted)); ok {
+			return append([]byte("\x1b["), style...)
 		}
 		return []byte("?")
 	})
@@ -145,18 +152,25 @@ func (p *Printer) Printf(format string, args ...any) {
 }
 
 // JSON prints v as indented JSON.
-func (p *Printer) JSON(v any) error {
-	e := json.NewEncoder(p)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
-}
+func (p *Printer) JSON(v any) error { return p.encode(v, "  ") }
 
 // JSONLine prints v on one line, for programs that read a stream.
-func (p *Printer) JSONLine(v any) error {
-	e := json.NewEncoder(p)
+func (p *Printer) JSONLine(v any) error { return p.encode(v, "") }
+
+// encode prints JSON. Characters that a Printer would replace are escaped, so that no value changes.
+func (p *Printer) encode(v any, indent string) error {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
-	return e.Encode(v)
+	e.SetIndent("", indent)
+	if err := e.Encode(v); err != nil {
+		return err
+	}
+	_, err := p.Write(controls.ReplaceAllFunc(b.Bytes(), func(found []byte) []byte {
+		r, _ := utf8.DecodeRune(found)
+		return fmt.Appendf(nil, "\\u%04x", r)
+	}))
+	return err
 }
 
 // Style is an SGR parameter.
@@ -172,12 +186,13 @@ const (
 	Yellow Style = "33"
 )
 
-// Paint returns a text in a style, or unchanged if the output is not coloured.
+// Paint returns a text in a style, or unchanged if the output is not coloured. The text is for a Printer:
+// its sequences are not yet those of a terminal.
 func (p *Printer) Paint(s Style, text string) string {
 	if !p.Colored || s == Plain || text == "" {
 		return text
 	}
-	return "\x1b[" + string(s) + "m" + text + "\x1b[0m"
+	return painted + string(s) + "m" + text + painted + "0m"
 }
 
 // Mark returns the sign of success: a tick on a terminal, otherwise a word.

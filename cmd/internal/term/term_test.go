@@ -22,15 +22,27 @@ func TestTable(t *testing.T) {
 
 // TestControlCharacters: what a workload names does not command the terminal.
 func TestControlCharacters(t *testing.T) {
-	const foreign = "a\x1b]0;title\a\x1b[2J\x1b[31mb\r\u009b1;1Hc\x7f\té\n"
+	const foreign = "a\x1b]0;title\a\x1b[2J\x1b[31mb\r\u009b1;1Hc\x7f\té\u202e\u2066\u200f\u061c\n"
+	const harmless = "a?]0;title??[2J?b??1;1Hc?\té????\n"
 	var b strings.Builder
 	New(&b).Printf("%s", foreign)
-	require.Equal(t, "a?]0;title??[2J?b??1;1Hc?\té\n", b.String())
+	require.Equal(t, harmless, b.String())
 	b.Reset()
 	p := &Printer{w: &b, Terminal: true, Colored: true}
 	p.Printf("%s", foreign)
-	require.Equal(t, "a?]0;title??[2J\x1b[31mb??1;1Hc?\té\n", b.String())
+	require.Equal(t, harmless, b.String())
 	b.Reset()
+	p.Printf("%s", p.Paint(Red, foreign))
+	require.Equal(t, "\x1b[31m"+harmless+"\x1b[0m", b.String())
+	b.Reset()
+	p.Table(nil, [][]Cell{{{"\x1b[8mhidden\u202e", Bold}}})
+	require.Equal(t, "\x1b[1m?hidden?\x1b[0m\n", b.String())
+	b.Reset()
+	for _, print := range []func(any) error{p.JSON, p.JSONLine} {
+		require.NoError(t, print("\x1b[31m\u202e\x7fé<"))
+		require.Equal(t, `"\u001b[31m\u202e\u007fé<"`+"\n", b.String())
+		b.Reset()
+	}
 	p.SetStatus("a\x1b[1;1Hb")
 	require.Equal(t, wipe+"a?[1;1Hb", b.String())
 }

@@ -17,6 +17,11 @@ import (
 // addresses was reached. So each of its guarded bridge ports permits the addresses of its
 // other networks, too. Such an element belongs to the attachment that was made last, so that
 // DEL of that one without a result finds it.
+//
+// A port does not permit addresses of another link layer that hosts on its own one ask for by ARP or neighbour
+// discovery: those in the subnets of its network, its gateways, and link-local ones. With them, the
+// container could take over the addresses of its neighbours and of the gateway, if an isolated network
+// has the same subnet.
 
 // attached is an attachment of a container, with its guarded port if it has one.
 type attached struct {
@@ -25,6 +30,8 @@ type attached struct {
 	addresses []netip.Addr
 	policed   bool // a policy denies something
 	ports     []ruleset.BridgePort
+	segment   segment
+	gateways  []netip.Addr
 }
 
 // attachments returns the attachments of a container that have a result, in their order.
@@ -61,7 +68,12 @@ func (e *Engine) attachments(ctx context.Context, exec *sdk.Exec, r *engine.Requ
 			continue // its own operations report that
 		}
 		one := attached{requested: i >= others, owner: names.Owner{Network: a.Network.Name, ID: r.ID, IfName: all.IfName(i), Instance: exec.Instance}}
-		one.addresses = sdk.Addresses(a.Result)
+		one.addresses, one.segment = sdk.Addresses(a.Result), c.network.segment
+		for _, ip := range a.Result.IPs {
+			gateway, _ := netip.AddrFromSlice(ip.Gateway)
+			one.gateways = append(one.gateways, gateway.Unmap())
+			one.segment.subnets = append(slices.Clip(one.segment.subnets), prefixOf(&ip.Address))
+		}
 		for j, p := range a.Network.List.Plugins {
 			w, err := exec.Wanted(ctx, p.Network.Type, c.args(j, a.Result))
 			if err != nil {
@@ -84,24 +96,36 @@ func crossing(a, b *attached, owner names.Owner) *ruleset.Elements {
 	return elementsOf(a, b, owner, mayCross)
 }
 
-func mayCross(over, from *attached) bool { return from.policed || !over.policed }
+// mayCross reports whether an attachment may send from an address of another one.
+func mayCross(over, from *attached, address netip.Addr) bool {
+	if over.policed && !from.policed {
+		return false
+	}
+	return over.segment.is(&from.segment) || !over.segment.has(address) && !slices.Contains(over.gateways, address) && !address.IsLinkLocalUnicast()
+}
 
 // refused returns the elements that crossing leaves out.
 func refused(a, b *attached, owner names.Owner) *ruleset.Elements {
-	return elementsOf(a, b, owner, func(over, from *attached) bool { return !mayCross(over, from) })
+	return elementsOf(a, b, owner, func(over, from *attached, address netip.Addr) bool { return !mayCross(over, from, address) })
 }
 
-// everyCrossing is crossing whatever the policies are.
+// everyCrossing is crossing with all addresses.
 func everyCrossing(a, b *attached, owner names.Owner) *ruleset.Elements {
-	return elementsOf(a, b, owner, func(_, _ *attached) bool { return true })
+	return elementsOf(a, b, owner, func(_, _ *attached, _ netip.Addr) bool { return true })
 }
 
-func elementsOf(a, b *attached, owner names.Owner, may func(over, from *attached) bool) *ruleset.Elements {
+// elementsOf returns the elements for the addresses of each attachment over the ports of the other one. An
+// address that both have is the port's own.
+func elementsOf(a, b *attached, owner names.Owner, may func(over, from *attached, address netip.Addr) bool) *ruleset.Elements {
 	e := &ruleset.Elements{Owner: owner}
 	for _, way := range [][2]*attached{{a, b}, {b, a}} {
-		for _, port := range way[0].ports {
-			if !port.Unaddressed && may(way[0], way[1]) {
-				e.Ports = append(e.Ports, ruleset.BridgePort{Name: port.Name, Addresses: way[1].addresses})
+		over, from := way[0], way[1]
+		addresses := slices.DeleteFunc(slices.Clone(from.addresses), func(one netip.Addr) bool {
+			return slices.Contains(over.addresses, one) || !may(over, from, one)
+		})
+		for _, port := range over.ports {
+			if !port.Unaddressed && len(addresses) > 0 {
+				e.Ports = append(e.Ports, ruleset.BridgePort{Name: port.Name, Addresses: addresses})
 			}
 		}
 	}

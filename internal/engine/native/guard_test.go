@@ -24,6 +24,7 @@ import (
 	"github.com/allocnet/allocnet/internal/engine/native"
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/sandbox"
@@ -61,9 +62,11 @@ func within(t testing.TB, netns string, act func() error) {
 	require.NoError(t, s.Do(act))
 }
 
-// packets opens a packet socket for IPv4 on eth0 in the namespace of the thread.
-func packets() (fd int, link *net.Interface, err error) {
-	if link, err = net.InterfaceByName("eth0"); err != nil {
+// packets opens a packet socket on eth0 in the namespace of the thread.
+func packets() (fd int, link *net.Interface, err error) { return packetsOn("eth0") }
+
+func packetsOn(name string) (fd int, link *net.Interface, err error) {
+	if link, err = net.InterfaceByName(name); err != nil {
 		return -1, nil, err
 	}
 	const all = unix.ETH_P_ALL<<8&0xff00 | unix.ETH_P_ALL>>8
@@ -464,6 +467,56 @@ func TestGuardOfSeveralNetworks(t *testing.T) {
 	say(t, r.Netns, addressOf(&stays, 2), text)
 	require.False(t, w.seen(text))
 	require.NoError(t, h.Del(t.Context(), &stays))
+	require.NoError(t, h.Del(t.Context(), neighbour))
+	require.NotContains(t, portTable(t), `comment "allocnet:`)
+}
+
+// announce sends an ARP reply for an address from an interface of a container to all others, with a text behind it.
+func announce(t testing.TB, netns, name string, address netip.Addr, text string) {
+	t.Helper()
+	within(t, netns, func() error {
+		fd, link, err := packetsOn(name)
+		require.NoError(t, err)
+		defer unix.Close(fd)
+		mac, ip := []byte(link.HardwareAddr), address.AsSlice()
+		_, err = unix.Write(fd, slices.Concat(broadcast, mac, []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, 2}, mac, ip, broadcast, ip, []byte(text)))
+		return err
+	})
+}
+
+// TestGuardOfOverlappingNetworks: on a bridge, a container does not answer for the gateway nor for a neighbour,
+// even if another network, on a bridge of its own, has given it their addresses. It answers for other addresses
+// of that network, and for all of those that it has in the first network.
+func TestGuardOfOverlappingNetworks(t *testing.T) {
+	h := newTestHost(t)
+	privhost.Require(t, "nft")
+	run(t, "nft", "flush", "ruleset")
+	first := network(t, "first", "1.0.0", nil, h.bridged("br0", "10.77.0.0/24"))
+	neighbour := h.another("neighbour", h.request(first))
+	h.add(neighbour)
+	w, others := newWitness(t, neighbour.Netns), netip.MustParseAddr("10.90.0.5")
+	private := network(t, "private", "1.0.0", nil, object{"type": "bridge", "bridge": "br9", "ipam": object{"type": "static", "addresses": []any{
+		object{"address": "10.77.0.1/24"}, object{"address": addressOf(neighbour, 0).String() + "/24"}, object{"address": others.String() + "/24"},
+		object{"address": "10.77.0.9/24"}, object{"address": "169.254.3.4/16"},
+	}}})
+	for name, networks := range map[string][]*conflist.Network{"private second": {first, private, first}, "private first": {private, first, first}} {
+		t.Run(name, func(t *testing.T) {
+			r := h.another("overlapping", h.request(networks...))
+			t.Cleanup(func() { require.NoError(t, sandbox.Destroy(r.Netns)) })
+			at := slices.Index(networks, first)
+			h.add(r)
+			require.NoError(t, h.Check(t.Context(), r))
+			say := func(address netip.Addr, text string) { announce(t, r.Netns, fmt.Sprintf("eth%d", at), address, text) }
+			for _, forged := range []string{"10.77.0.1", addressOf(neighbour, 0).String(), "10.77.0.9", "169.254.3.4"} {
+				say(netip.MustParseAddr(forged), "FORGED")
+			}
+			for text, own := range map[string]netip.Addr{"private": others, "second interface": addressOf(r, 2), "first interface": addressOf(r, at)} {
+				say(own, text)
+				require.False(t, w.seen(text), text)
+			}
+			require.NoError(t, h.Del(t.Context(), r))
+		})
+	}
 	require.NoError(t, h.Del(t.Context(), neighbour))
 	require.NotContains(t, portTable(t), `comment "allocnet:`)
 }

@@ -21,6 +21,7 @@ type network struct {
 	err     error
 	// policed is true if one of the plugins enforces network policies.
 	policed bool
+	segment segment
 
 	mu       sync.Mutex
 	assessed *assessment
@@ -48,7 +49,7 @@ func (e *Engine) network(n *conflist.Network) *network {
 }
 
 func newNetwork(list *libcni.NetworkConfigList) *network {
-	n := &network{}
+	n := &network{segment: segmentOf(list)}
 	for _, p := range list.Plugins {
 		conf, err := pluginConf(list, p)
 		if err != nil {

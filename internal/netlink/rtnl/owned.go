@@ -56,3 +56,37 @@ func readNames(payload []byte) (name, alias string) {
 	})
 	return name, alias
 }
+
+// GroupedLink is a link of an interface group.
+type GroupedLink struct {
+	Index       int
+	Name, Alias string
+}
+
+// LinksOfGroup returns the host's links of an interface group. It reads all links.
+func (h *Host) LinksOfGroup(group uint32) ([]GroupedLink, error) {
+	links, err := retry.List(func() (list []GroupedLink, err error) {
+		err = dump(&h.conns, allLinks, func(payload []byte) error {
+			if groupOf(payload) == group {
+				l := GroupedLink{Index: indexOf(payload)}
+				l.Name, l.Alias = readNames(payload)
+				list = append(list, l)
+			}
+			return nil
+		})
+		return list, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	return links, nil
+}
+
+func groupOf(payload []byte) (group uint32) {
+	sock.EachAttribute(sock.After(unix.SizeofIfInfomsg, payload), func(kind uint16, value []byte) {
+		if kind == unix.IFLA_GROUP {
+			group = sock.Uint32(value)
+		}
+	})
+	return group
+}

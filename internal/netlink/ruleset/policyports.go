@@ -14,14 +14,19 @@ import (
 // policy drop these packets, except for those of neighbour discovery. They
 // receive only what is for their addresses: in a frame for its MAC, a workload
 // would also accept a packet to the broadcast address of its subnet, or to an
-// address that it has added itself. Policies do not apply to packets in frames
-// with VLAN tags, so these ports neither send nor receive such frames.
+// address that it has added itself. For the same reason, what they send reaches
+// another guarded port only if it is for an address of that port: policies
+// decide about the address of the packet, and not about the MAC of the frame.
+// Policies do not apply to packets in frames with VLAN tags, so these ports
+// neither send nor receive such frames.
 
-// chainPoliced is the chain for packets from such a port, and chainToPoliced
-// that for packets to one.
+// chainPoliced is the chain for packets from such a port, chainToPoliced
+// that for packets to one, and chainToOther that for packets from such a port to
+// another guarded one.
 const (
 	chainPoliced   = "policed"
 	chainToPoliced = "to_policed"
+	chainToOther   = "policed_to_port"
 )
 
 const (
@@ -39,7 +44,7 @@ func (t *table) policedChains() []chain {
 		}
 		return newRule("ports with a policy", &expr.Meta{Key: link, Register: 1}, inSet(t.policed), jump(to))
 	}
-	list := []chain{t.policedChain(), t.toPolicedChain()}
+	list := []chain{t.policedChain(), t.toPolicedChain(), t.toOtherChain()}
 	for _, h := range []struct {
 		name   string
 		number uint32
@@ -52,6 +57,11 @@ func (t *table) policedChains() []chain {
 		c := newChain(h.name, base("filter", h.number, 0))
 		for _, link := range h.links {
 			c.rules = append(c.rules, port(link))
+		}
+		if h.number == hookBridgeForward {
+			c.rules = append(c.rules, newRule("from a port with a policy to another one", slices.Concat(
+				[]expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, inSet(t.policed)}, toReady(),
+				[]expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}, notInSet(t.unaddressed), jump(chainToOther)})...))
 		}
 		list = append(list, c)
 	}
@@ -87,16 +97,25 @@ func packetType(number uint16) []expr.Any {
 // toPolicedChain returns the chain for packets to a port. Those of neighbour
 // discovery return before the others are checked.
 func (t *table) toPolicedChain() chain {
+	return newChain(chainToPoliced, hook{}, append(t.toOwnAddresses(),
+		newRule("VLAN tags", append(etherType(unix.ETH_P_8021Q), counted(drop())...)...),
+		newRule("VLAN service tags", append(etherType(unix.ETH_P_8021AD), counted(drop())...)...),
+		newRule("packets from and to the port", jump(chainPoliced)))...)
+}
+
+// toOtherChain returns the chain for packets from a port to another guarded one.
+func (t *table) toOtherChain() chain { return newChain(chainToOther, hook{}, t.toOwnAddresses()...) }
+
+// toOwnAddresses returns rules that drop packets to a port that are not for its addresses, except for those of
+// neighbour discovery.
+func (t *table) toOwnAddresses() []rule {
 	other := func(kind uint16, own *set, at, length uint32) []expr.Any {
 		return slices.Concat(etherType(kind), []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}, network(at, length, unix.IFNAMSIZ), notInSet(own)}, counted(drop()))
 	}
 	const target4At = 16
-	return newChain(chainToPoliced, hook{}, append(neighbours(packetType(unix.ETH_P_IPV6)...),
+	return append(neighbours(packetType(unix.ETH_P_IPV6)...),
 		newRule("IPv4 to another address", other(unix.ETH_P_IP, t.addresses4, target4At, 4)...),
-		newRule("IPv6 to another address", other(unix.ETH_P_IPV6, t.addresses6, target6At, 16)...),
-		newRule("VLAN tags", append(etherType(unix.ETH_P_8021Q), counted(drop())...)...),
-		newRule("VLAN service tags", append(etherType(unix.ETH_P_8021AD), counted(drop())...)...),
-		newRule("packets from and to the port", jump(chainPoliced)))...)
+		newRule("IPv6 to another address", other(unix.ETH_P_IPV6, t.addresses6, target6At, 16)...))
 }
 
 // policedPorts adds the ports of attachments with a policy.

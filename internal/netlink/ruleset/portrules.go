@@ -38,11 +38,12 @@ const (
 func fromGuarded() []expr.Any { return guardedBy(expr.MetaKeyIIFGROUP) }
 
 // toGuarded matches frames to such ports, and toReady those to a port whose network policy, if
-// there is one, is active.
+// there is one, is active: GuardedPortGroup and DropInPortGroup, which differ by one bit.
 func toGuarded() []expr.Any { return guardedBy(expr.MetaKeyOIFGROUP) }
 
 func toReady() []expr.Any {
-	return []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFGROUP, Register: 1}, equal(native(names.GuardedPortGroup))}
+	const either = ^uint32(names.GuardedPortGroup ^ names.DropInPortGroup)
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFGROUP, Register: 1}, mask(native(either), native(0)), equal(native(names.GuardedPortGroup))}
 }
 
 func guardedBy(group expr.MetaKey) []expr.Any {

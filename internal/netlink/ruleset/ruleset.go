@@ -1,6 +1,7 @@
 package ruleset
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -22,6 +23,7 @@ type Ruleset struct {
 	witnesses witnesses
 	intact    intact
 	attached  func() (map[string]bool, error) // see Attached
+	portsLost func(context.Context) error     // see PortsLost
 }
 
 // Open opens the connection to the kernel. The first Add makes the tables.

@@ -58,8 +58,9 @@ func (a *addition) steps() []sdk.Step {
 	attach := sdk.Step{Name: "attach interface " + a.args.IfName, Do: a.attach, Undo: a.detach}
 	report := sdk.Step{Name: "interfaces", Do: a.report}
 	forwards := sdk.Step{Name: "bridge port", Do: a.awaitPort}
+	guarded := sdk.Step{Name: "source guard", Do: a.keepGuard}
 	if a.ipam == "" {
-		return []sdk.Step{bridge, guard, sources, attach, tag, up, report, {Name: "interface", Do: a.bringUp}, forwards}
+		return []sdk.Step{bridge, guard, sources, attach, tag, up, report, {Name: "interface", Do: a.bringUp}, forwards, guarded}
 	}
 	return []sdk.Step{
 		bridge,
@@ -75,6 +76,7 @@ func (a *addition) steps() []sdk.Step {
 		{Name: "masquerade", Do: a.masquerade, Undo: a.unmasquerade},
 		forwards,
 		{Name: "reception", Do: a.awaitReception},
+		guarded,
 	}
 }
 

@@ -27,10 +27,13 @@ func (b *bridge) guardsSources() bool { return b.SourceGuard == nil || *b.Source
 
 // group returns the group in which the host's end is made.
 func (b *bridge) group(c *sdk.CmdArgs) uint32 {
-	if b.guardsSources() {
-		return c.Pending(c.Owner(b.Name).Veth(), names.GuardedPortGroup)
+	switch {
+	case !b.guardsSources():
+		return 0
+	case c.DropIn():
+		return names.DropInPortGroup
 	}
-	return 0
+	return c.Pending(c.Owner(b.Name).Veth(), names.GuardedPortGroup)
 }
 
 // guard makes the rules before the link exists, and adds the elements after the last plugin
@@ -48,7 +51,7 @@ func (a *addition) guard(ctx context.Context) error {
 	}
 	owner := a.args.Owner(a.Name)
 	return a.args.AddElements(ctx, sdk.Addition{
-		Elements: &ruleset.Elements{Owner: owner, Ports: a.portOf(owner, a.veth.PeerMAC, a.result)},
+		Elements: a.guarded(),
 		Final: func(r *types100.Result) *ruleset.Elements {
 			return &ruleset.Elements{Owner: owner, Ports: a.guardedPorts(a.args, r)}
 		},
@@ -56,12 +59,46 @@ func (a *addition) guard(ctx context.Context) error {
 	})
 }
 
+// guarded returns the elements of the port.
+func (a *addition) guarded() *ruleset.Elements {
+	owner := a.args.Owner(a.Name)
+	return &ruleset.Elements{Owner: owner, Ports: a.portOf(owner, a.veth.PeerMAC, a.result)}
+}
+
 func (a *addition) unguard(ctx context.Context) error {
 	if !a.guardsSources() || len(a.veth.PeerMAC) != 6 {
 		return nil
 	}
-	owner := a.args.Owner(a.Name)
-	return a.args.Host.Rules.Del(ctx, &ruleset.Elements{Owner: owner, Ports: a.portOf(owner, a.veth.PeerMAC, a.result)})
+	return a.args.Host.Rules.Del(ctx, a.guarded())
+}
+
+// keepAttempts is how often keepGuard adds the elements again.
+const keepAttempts = 10
+
+// keepGuard makes sure that the port of a plugin binary, which no record can restore, has its elements after
+// the ADD: another program may have removed them since guard. The port is in another group while it
+// has none, so that it counts neither as one that has lost them, nor as a complete one.
+func (a *addition) keepGuard(ctx context.Context) error {
+	if !a.guardsSources() || !a.args.DropIn() || len(a.veth.PeerMAC) != 6 {
+		return nil
+	}
+	elements, kernel := a.guarded(), a.args.Host.Kernel
+	for range keepAttempts {
+		complete, err := a.args.Host.Rules.HasMAC(ctx, &elements.Ports[0])
+		if complete || err != nil {
+			return err
+		}
+		if err := kernel.SetGroup(a.veth.Name, names.PendingPortGroup); err != nil {
+			return err
+		}
+		if err := a.args.Host.Rules.Add(ctx, elements); err != nil {
+			return err
+		}
+		if err := kernel.SetGroup(a.veth.Name, names.DropInPortGroup); err != nil {
+			return err
+		}
+	}
+	return errors.New("another program keeps removing the rules of the source guard; try again when it has ended")
 }
 
 // guardedPorts returns the port of an attachment with what it may send according to its
@@ -106,7 +143,9 @@ func (b *bridge) checkGuard(c *sdk.CmdArgs, r *types100.Result) error {
 	switch {
 	case err != nil:
 		return err
-	case port.Group != names.GuardedPortGroup:
+	case port.Group == names.ReleasedPortGroup:
+		return fmt.Errorf("the source guard of port %q has ended, because another program removed its rules: frames from the container may have any source until the attachment is removed and added again, as by a restart of the container", name)
+	case !names.IsGuardedPort(port.Group):
 		return fmt.Errorf("port %q is in group %d instead of %d, so frames from the container may have any source", name, port.Group, names.GuardedPortGroup)
 	case !port.Hooked:
 		return fmt.Errorf("port %q does not have the group_fwd_mask of the source guard, so frames to some multicast addresses may have any source", name)
@@ -117,7 +156,7 @@ func (b *bridge) checkGuard(c *sdk.CmdArgs, r *types100.Result) error {
 // isGuarded reports whether a port is as the source guard needs it: in its group, and with all
 // frames passing its rules. Without a guard, every port is.
 func (b *bridge) isGuarded(port rtnl.Port) bool {
-	return !b.guardsSources() || port.Group == names.GuardedPortGroup && port.Hooked
+	return !b.guardsSources() || names.IsGuardedPort(port.Group) && port.Hooked
 }
 
 // closesWithoutElements reports whether the source guard drops what comes from the port of an
@@ -141,7 +180,7 @@ func (b *bridge) guardPort(changes *rtnl.Batch, port rtnl.Port, attached bool) (
 	if b.isGuarded(port) {
 		return false
 	}
-	if port.Group != names.GuardedPortGroup {
+	if !names.IsGuardedPort(port.Group) {
 		changes.SetGroup(port.Index, names.GuardedPortGroup)
 	}
 	if !port.Hooked {

@@ -36,7 +36,7 @@ func (b *bridge) Check(ctx context.Context, c *sdk.CmdArgs) error {
 		return err
 	}
 	if err := errors.Join(b.checkMACGuard(ctx, c, r), b.checkVLANs(c, r), b.checkGuard(c, r)); err != nil {
-		return err
+		return errors.Join(err, b.rules.Check(ctx, c, r))
 	}
 	if b.DisableContainerInterface {
 		return b.rules.Check(ctx, c, r)

@@ -48,6 +48,22 @@ func testPolicyFrames(t *testing.T, gateway bool, who string) {
 	require.NoError(t, g.run("CHECK", one, policed(conf, id, "isolated"), of))
 }
 
+// TestPolicyFramesToWorld: a sender that may send to the world does not reach a neighbour without a policy with packets
+// that are not for it. The neighbour's own addresses are part of the world here, because its network has no policies.
+func TestPolicyFramesToWorld(t *testing.T) {
+	g, conf := newGuardTest(t), guardedBridge()
+	g.native.exec.Host.Policies = policystate.New(t.TempDir())
+	a, result, out := g.add("a", conf)
+	frames := foreignDestinations(stationOf(t, result), g.neighbour)
+	for i := range frames {
+		frames[i].own = frames[i].own || frames[i].name == "."+g.neighbour.ip4.String() || frames[i].name == "."+g.neighbour.ip6.String()
+	}
+	require.NoError(t, g.run("ADD", a, policed(conf, "a", "egress-only"), result))
+	t.Cleanup(func() { _ = g.run("DEL", a, policed(conf, "a", "egress-only"), result) })
+	require.Equal(t, named(frames, true), arrived(t, out, g.in, frames))
+	require.NoError(t, g.run("CHECK", a, policed(conf, "a", "egress-only"), result))
+}
+
 // foreignDestinations returns frames to a neighbour, and to groups, with
 // destinations that it may accept although they are not its addresses in the
 // rules: broadcasts, and addresses that a workload has added itself; and a

@@ -131,6 +131,10 @@ func (a *CmdArgs) Owner(network string) names.Owner {
 	return names.Owner{Network: network, ID: a.ContainerID, IfName: a.IfName, Instance: a.Instance}
 }
 
+// DropIn reports whether the plugin runs as a plugin binary, or for a runtime in place of one, so that there
+// is no record of the attachment.
+func (a *CmdArgs) DropIn() bool { return a.exec != nil && a.exec.Lenient }
+
 // Sandbox returns rtnetlink in the network namespace of the attachment. The
 // Exec opens it once for all plugins of an operation and closes it.
 func (a *CmdArgs) Sandbox() (*rtnl.Sandbox, error) { return a.exec.Sandbox(a.Netns) }

@@ -48,6 +48,8 @@ func OpenHost(log Logger) (*Host, error) {
 	}
 	kernel := h.Kernel // the Rules must not refer to the host, which may refer to an engine
 	h.Rules.Attached(func() (map[string]bool, error) { return linkedOwners(kernel) })
+	rules := h.Rules
+	rules.PortsLost(func(ctx context.Context) error { return releaseLostPorts(ctx, kernel, rules, log) })
 	return h, nil
 }
 
@@ -75,12 +77,17 @@ func (h *Host) RestoreGuard(ctx context.Context, families ...ruleset.Family) (ch
 	return true, errors.Join(h.Guard(ctx, families...), h.Rules.Repair(ctx))
 }
 
-// HoldGuard makes a long-lived process hold the rules of Guard that exist, as if it had made them.
+// HoldGuard makes a long-lived process hold the rules of Guard that exist, as if it had made them. If
+// these rules are all that is left of the guard of bridge ports, it releases the ports of plugin binaries.
 func (h *Host) HoldGuard(ctx context.Context) error {
 	if h.Hold == nil {
 		return nil
 	}
-	return h.Hold.holdExisting(ctx)
+	closed, err := h.Rules.ClosesPorts(ctx)
+	if err == nil && closed {
+		err = releaseLostPorts(ctx, h.Kernel, h.Rules, h.Log)
+	}
+	return errors.Join(err, h.Hold.holdExisting(ctx))
 }
 
 // Close closes what OpenHost opened. No operation may be running.
