@@ -231,9 +231,12 @@ func (t *table) truncated() chain {
 // fragments before (nf_defrag_ipv6), which removes one such header. If there is a second one, the packet is a
 // fragment within a fragment: rules do not see the protocol and the port that the receiver sees after it
 // has removed that, too. The host itself refuses such packets (ipv6_frag_rcv).
-func fragment() []expr.Any {
+func fragment() []expr.Any { return extension(unix.IPPROTO_FRAGMENT) }
+
+// extension matches packets that have an extension header of IPv6.
+func extension(kind uint8) []expr.Any {
 	const present = 1 // NFT_EXTHDR_F_PRESENT
-	return []expr.Any{&expr.Exthdr{Op: expr.ExthdrOpIpv6, Type: unix.IPPROTO_FRAGMENT, Len: 1, Flags: present, DestRegister: register(0)}, equal([]byte{1})}
+	return []expr.Any{&expr.Exthdr{Op: expr.ExthdrOpIpv6, Type: kind, Len: 1, Flags: present, DestRegister: register(0)}, equal([]byte{1})}
 }
 
 // unguarded drops packets to allocations with a policy that have the address of another allocation as
