@@ -47,6 +47,9 @@ func (e *Elements) listTo(l *lister) ([]element, error) {
 		l.networks(t, e)
 		l.exemptions(t, e.Exempt)
 		l.guards(t, e.Guarded)
+		for _, link := range e.Unfragmented {
+			l.add(t.unfragmented, linkName(link))
+		}
 	}
 	l.ports(e.Ports)
 	l.policedPorts(e.Policed)

@@ -241,7 +241,11 @@ func (t *table) ended(direction int) []rule {
 // whenForwarded returns the rules of the hook forward that precede the policies.
 func (t *table) whenForwarded() (rules []rule) {
 	if t.family == unix.NFPROTO_IPV6 {
-		rules = append(rules, newRule("fragments", append(fragment(), jump("fragments"))...), discovery())
+		// Connection tracking has reassembled fragments before (nf_defrag_ipv6), which removes one fragment header.
+		// If there is a second one, the packet is a fragment within a fragment: rules do not see the protocol and
+		// the port that the receiver sees after it has removed that, too. The host itself refuses such packets
+		// (ipv6_frag_rcv).
+		rules = append(rules, newRule("fragments", append(fragments6(), jump("fragments"))...), discovery())
 	}
 	unguarded := []expr.Any{linkGroup(egress), mask(native(names.LinkGroups), native(0)), unequal(native(names.GuardedGroup & names.LinkGroups))}
 	return append(rules,
@@ -274,12 +278,6 @@ func (t *table) truncated() chain {
 		newRule("truncated packets", goTo(denialsOf(egress))))
 	return c
 }
-
-// fragment matches IPv6 packets that have a fragment header although connection tracking has reassembled
-// fragments before (nf_defrag_ipv6), which removes one such header. If there is a second one, the packet is a
-// fragment within a fragment: rules do not see the protocol and the port that the receiver sees after it
-// has removed that, too. The host itself refuses such packets (ipv6_frag_rcv).
-func fragment() []expr.Any { return extension(unix.IPPROTO_FRAGMENT) }
 
 // extension matches packets that have an extension header of IPv6.
 func extension(kind uint8) []expr.Any {

@@ -110,7 +110,7 @@ func (t *table) ownMAC() chain {
 		return slices.Concat(etherType(kind), t.inPortSet(t.tagged, nil, notInSet(t.policed), goTo(chainOwnTagged)))
 	}
 	others := []expr.Any{protocol4, unequal([]byte{unix.IPPROTO_IGMP}), unequal([]byte{unix.IPPROTO_PIM}), goTo(chainPermitted)}
-	return newChain(chainOwnMAC, hook{},
+	return newChain(chainOwnMAC, hook{}, append(t.portFragments(ipv4, ipv6),
 		newRule("IPv4 from its own address", slices.Concat(ipv4, t.inPortSet(t.addresses4, source4), others)...),
 		newRule("IGMP and PIM from its own address", slices.Concat(ipv4, t.inPortSet(t.addresses4, source4, goTo(chainOwnIGMP)))...),
 		newRule("IPv6", append(slices.Clone(ipv6), jump(chainOwnIP6))...),
@@ -121,7 +121,7 @@ func (t *table) ownMAC() chain {
 		newRule("another IPv4 address", slices.Concat(ipv4, counted(drop()))...),
 		newRule("another IPv6 address", slices.Concat(ipv6, counted(drop()))...),
 		newRule("ARP for another address", slices.Concat(arp, counted(drop()))...),
-		newRule("another protocol", counted(drop())...))
+		newRule("another protocol", counted(drop())...))...)
 }
 
 // ownARP permits ARP for the port's own addresses. Probes have no address of a sender, and ask for
@@ -178,11 +178,11 @@ func (t *table) ownTagged() chain {
 	inner := func(kind uint16, exprs ...expr.Any) []expr.Any {
 		return append([]expr.Any{&expr.Meta{Key: expr.MetaKeyPROTOCOL, Register: 1}, equal([]byte{byte(kind >> 8), byte(kind)})}, exprs...)
 	}
-	return newChain(chainOwnTagged, hook{},
+	return newChain(chainOwnTagged, hook{}, append(t.portFragments(inner(unix.ETH_P_IP), inner(unix.ETH_P_IPV6)),
 		newRule("IGMP", inner(unix.ETH_P_IP, protocol4, equal([]byte{unix.IPPROTO_IGMP}), goTo(chainOwnIGMP))...),
 		newRule("PIM", inner(unix.ETH_P_IP, protocol4, equal([]byte{unix.IPPROTO_PIM}), goTo(chainOwnIGMP))...),
 		newRule("IPv6", inner(unix.ETH_P_IPV6, jump(chainRouters6))...),
-		newRule("others", goTo(chainPermitted)))
+		newRule("others", goTo(chainPermitted)))...)
 }
 
 // ownIP6 permits packets from the port's own addresses. Of a packet whose headers the kernel

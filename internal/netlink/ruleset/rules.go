@@ -66,6 +66,7 @@ func onceChains(t *table, build func() []chain) func() []chain {
 // trafficChains returns the chains for host ports, masquerading and the firewall.
 func (t *table) trafficChains() []chain {
 	return []chain{
+		t.withoutFragments(),
 		t.dnat(),
 		toHostPorts("prerouting", unix.NF_INET_PRE_ROUTING),
 		t.note(),
