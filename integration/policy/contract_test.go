@@ -18,6 +18,7 @@ func contract() testbed.Contract {
 		"TestFragmentsWithinFragments":        {Run: TestFragmentsWithinFragments},
 		"TestHostByGroupAddresses":            {Run: TestHostByGroupAddresses},
 		"TestHostIsNotAnAddress":              {Run: TestHostIsNotAnAddress},
+		"TestICMPErrors":                      {Run: TestICMPErrors},
 		"TestIngressPolicy":                   {Run: TestIngressPolicy},
 		"TestIngressPolicyOfPtp":              {Run: TestIngressPolicyOfPtp},
 		"TestInvalidPacketsStay":              {Run: TestInvalidPacketsStay},

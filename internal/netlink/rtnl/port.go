@@ -30,6 +30,10 @@ type Port struct {
 // bit for the second one, whose frames it drops.
 const hookedGroups = 0xfffd
 
+// maxPortGroups limits the multicast groups of a hooked port. A bridge has room for 4096 groups of all
+// ports; with more it floods all multicasts (br_multicast_new_group). Kernels before 6.3 ignore the limit.
+const maxPortGroups = 256
+
 // putPort appends the settings of a bridge port, if one differs from the kernel's default.
 func putPort(r *sock.Requests, hairpin, isolated, hooked bool) {
 	if !hairpin && !isolated && !hooked {
@@ -54,7 +58,10 @@ func putPortData(r *sock.Requests, put func()) {
 	r.End(info)
 }
 
+// putHooked also makes a port one to which no multicast router leads, whatever arrives there.
 func putHooked(r *sock.Requests) {
+	r.Uint8(nl.IFLA_BRPORT_MULTICAST_ROUTER, 0)
+	r.Uint32(nl.IFLA_BRPORT_MCAST_MAX_GROUPS, maxPortGroups)
 	r.Attribute(nl.IFLA_BRPORT_GROUP_FWD_MASK, binary.NativeEndian.AppendUint16(nil, hookedGroups))
 }
 

@@ -253,8 +253,10 @@ func (e *element) String() string {
 		return fmt.Sprintf("network %s-%s", e.address(), last)
 	case t.exempt:
 		return fmt.Sprintf("exemption from masquerading, %s", e.pair())
-	case t.macs, t.addresses4, t.addresses6, t.targets, t.unaddressed, t.tagged, t.policed:
+	case t.macs, t.addresses4, t.addresses6, t.targets, t.unaddressed, t.tagged, t.policed, t.whole:
 		return e.ofPort()
+	case t.unfragmented:
+		return fmt.Sprintf("no fragments from %q", e.link())
 	case t.guards:
 		if e.verdict == int32(expr.VerdictDrop) {
 			return fmt.Sprintf("isolated ports of bridge %q", e.link())

@@ -36,7 +36,7 @@ func (e *Elements) listTo(l *lister) ([]element, error) {
 	if len(e.Zone) > maxZone {
 		l.fail("the name of firewalld's zone is longer than %d bytes", maxZone)
 	}
-	l.list = make([]element, 0, 2*(len(e.Masquerade)+len(e.Published))+len(e.Mappings)+len(e.Open)+len(e.Announced)+4*len(e.Guarded)+len(e.Known)+4*len(e.Policed)+8*len(e.Ports))
+	l.list = make([]element, 0, 2*(len(e.Masquerade)+len(e.Published))+len(e.Mappings)+len(e.Open)+len(e.Announced)+4*len(e.Guarded)+len(e.Known)+5*len(e.Policed)+8*len(e.Ports))
 	for _, t := range policyTables {
 		l.policies(t, e)
 	}
@@ -47,6 +47,9 @@ func (e *Elements) listTo(l *lister) ([]element, error) {
 		l.networks(t, e)
 		l.exemptions(t, e.Exempt)
 		l.guards(t, e.Guarded)
+		for _, link := range e.Unfragmented {
+			l.add(t.unfragmented, linkName(link))
+		}
 	}
 	l.ports(e.Ports)
 	l.policedPorts(e.Policed)

@@ -92,11 +92,12 @@ func everything() *Elements {
 			{v4, netip.MustParsePrefix("10.1.0.0/16")}, {v4, netip.MustParsePrefix("192.168.0.0/16")},
 			{v6, netip.MustParsePrefix("fd00::/16")},
 		},
-		Open:      []netip.Addr{v4.Addr(), v6.Addr()},
-		Announced: []Route{{Address: netip.PrefixFrom(v4.Addr(), 32), Table: 100, Protocol: 91, Link: 7}, {Address: v6, Table: 1 << 31, Protocol: 91}},
-		Guarded:   []Guard{{Bridge: "cni0"}},
+		Open:         []netip.Addr{v4.Addr(), v6.Addr()},
+		Announced:    []Route{{Address: netip.PrefixFrom(v4.Addr(), 32), Table: 100, Protocol: 91, Link: 7}, {Address: v6, Table: 1 << 31, Protocol: 91}},
+		Guarded:      []Guard{{Bridge: "cni0"}},
+		Unfragmented: []string{"veth2"},
 		Ports: []BridgePort{{
-			Name: "veth0", MAC: net.HardwareAddr{2, 1, 2, 3, 4, 5}, Tagged: true,
+			Name: "veth0", MAC: net.HardwareAddr{2, 1, 2, 3, 4, 5}, Tagged: true, Unfragmented: true,
 			Addresses: []netip.Addr{v4.Addr(), v6.Addr(), netip.MustParseAddr("fe80::1:2ff:fe03:405")},
 		}, {Name: "veth1", MAC: net.HardwareAddr{2, 1, 2, 3, 4, 6}, Unaddressed: true}},
 	}

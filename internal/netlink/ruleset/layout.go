@@ -23,10 +23,10 @@ type table struct {
 	// are the offsets of the addresses.
 	addrLen, source, destination uint32
 
-	hostPorts, hostIPPorts, standby, snatAll, snatLocal, masqueraded, open, announced *set // elements with an owner
-	networks, exempt, guarded, guards                                                 *set // elements that attachments share
-	contacted, contactedPorts, contactedMissed                                        *set // elements that packets add
-	macs, addresses4, addresses6, targets, unaddressed, tagged, policed               *set // of bridge ports, with an owner
+	hostPorts, hostIPPorts, standby, snatAll, snatLocal, masqueraded, open, announced, unfragmented *set // elements with an owner
+	networks, exempt, guarded, guards                                                               *set // elements that attachments share
+	contacted, contactedPorts, contactedMissed                                                      *set // elements that packets add
+	macs, addresses4, addresses6, targets, unaddressed, tagged, policed, whole                      *set // of bridge ports, with an owner
 
 	// policy has the sets of a table of policies; nil for the others.
 	policy *policySets
@@ -111,6 +111,7 @@ func newTable(family byte) *table {
 	t.open = t.newSet("open", types{addr}, nil)
 	mark := nftables.TypeMark // a number; no rule uses this map
 	t.announced = t.newSet("announced", types{addr, mark}, types{mark, mark, mark})
+	t.unfragmented = t.newSet("unfragmented", types{link}, nil)
 	t.networks = t.newSet("networks", types{addr, addr}, nil)
 	t.exempt = t.newSet("exempt", types{addr, addr}, nil)
 	t.networks.interval, t.exempt.interval = true, true

@@ -22,6 +22,11 @@ func (l *lister) policies(t *table, e *Elements) {
 	for _, a := range e.Known {
 		l.policyAddress(t, t.policy.known, a)
 	}
+	for _, p := range e.Policed {
+		if one := l.policyAddress(t, t.policy.ends, p.Address); one != nil {
+			copy(one.key[t.addrLen:], one.key[:t.addrLen])
+		}
+	}
 	for d := range directions {
 		for _, p := range e.Policed {
 			l.policyAddress(t, t.policy.dropped[d], p.Address)

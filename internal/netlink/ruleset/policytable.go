@@ -35,6 +35,9 @@ type policySets struct {
 	links, addresses [2]*set
 	// known are the addresses of all allocations in networks with policies.
 	known *set
+	// ends are the addresses of allocations with a policy, each paired with itself: as the sender of an ICMP
+	// error, and as an end of the connection that the error belongs to.
+	ends *set
 	// dropped count the packets that a policy has dropped, for each allocation.
 	dropped [2]*set
 	// flows are those that a policy has dropped. Packets add them. listing limits how many flows of an
@@ -80,6 +83,7 @@ func newPolicyTable(family byte) *table {
 		p.links[i].shared, p.dropped[i].counters = true, true
 	}
 	p.known = t.newSet("allocations", types{addr}, nil)
+	p.ends = t.newSet("ends_of_connections", types{addr, addr}, nil)
 	for _, one := range []struct {
 		name string
 		list []netip.Prefix
@@ -99,7 +103,7 @@ const policyPriority = -20
 
 // policyChains returns the fixed chains.
 func (t *table) policyChains() []chain {
-	list := slices.Concat(t.denials(egress), t.denials(ingress), []chain{t.dispatch(egress), t.dispatch(ingress), t.redirected(),
+	list := slices.Concat(t.denials(egress), t.denials(ingress), []chain{t.dispatch(egress), t.dispatch(ingress), t.errors(), t.redirected(),
 		t.truncated(), newChain("invalid_dropped", hook{}, t.dropOf(egress)...), t.unguarded()})
 	if t.family == unix.NFPROTO_IPV6 {
 		list = append(list, newChain("fragments", hook{}, slices.Concat(t.dropOf(egress), t.dropOf(ingress))...))
@@ -109,7 +113,7 @@ func (t *table) policyChains() []chain {
 		for _, d := range h.directions {
 			rules = append(rules, newRule("a policy applies: clear the mark", append(needsPolicy(d), setMark(0)...)...))
 		}
-		rules = append(rules, trackedRules()...)
+		rules = append(rules, t.trackedRules(h.directions[0])...)
 		switch {
 		case h.number == unix.NF_INET_FORWARD:
 			rules = append(rules, t.whenForwarded()...)
@@ -131,7 +135,7 @@ func (t *table) policyChains() []chain {
 // redirected applies the policy to connections of the host to its own host ports. The output hook
 // keeps the link of the former destination, so the policy does not apply there.
 func (t *table) redirected() chain {
-	rules := trackedRules()
+	rules := t.trackedRules(ingress)
 	if t.family == unix.NFPROTO_IPV6 {
 		rules = append(rules, neighbours()...)
 	}
@@ -154,6 +158,7 @@ var peers = [2]string{"senders", "receivers"}
 
 func chainOf(direction int) string   { return directions[direction] }
 func denialsOf(direction int) string { return directions[direction] + "_denied" }
+func accepts() *expr.Verdict         { return &expr.Verdict{Kind: expr.VerdictAccept} }
 func returns() *expr.Verdict         { return &expr.Verdict{Kind: expr.VerdictReturn} }
 func notInSet(s *set) *expr.Lookup {
 	return &expr.Lookup{SetName: s.name, SetID: noSetID, SourceRegister: 1, Invert: true}
@@ -163,14 +168,57 @@ func transport(offset, length, at uint32) *expr.Payload {
 }
 
 // trackedRules returns the rules for packets of tracked connections. Those that a change of a policy has ended are
-// marked: their answers are dropped, and the policies decide on the other packets.
-func trackedRules() []rule {
+// marked: their answers are dropped, and the policies decide on the other packets. In hooks of egress, ICMP errors
+// are decided separately.
+func (t *table) trackedRules(direction int) []rule {
 	mark, reply := &expr.Ct{Key: expr.CtKeyMARK, Register: 1}, []byte{1} // IP_CT_DIR_REPLY
-	state := append([]expr.Any{&expr.Ct{Key: expr.CtKeySTATE, Register: 1}}, anyBit(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED)...)
-	return []rule{
-		newRule("tracked connections", append(state, mark, unequal(native(conntrack.Ended)), returns())...),
-		newRule("answers of ended connections", mark, equal(native(conntrack.Ended)), &expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1}, equal(reply), &expr.Counter{}, drop()),
+	goesOn := func(comment string, state uint32, then ...expr.Any) rule {
+		return newRule(comment, slices.Concat([]expr.Any{&expr.Ct{Key: expr.CtKeySTATE, Register: 1}}, anyBit(state),
+			[]expr.Any{mark, unequal(native(conntrack.Ended))}, then)...)
 	}
+	const established, related = expr.CtStateBitESTABLISHED, expr.CtStateBitRELATED
+	var rules []rule
+	if direction == egress {
+		rules = []rule{
+			goesOn("tracked connections", established, returns()),
+			goesOn("ICMP errors about connections", related, protocol(0), equal(t.icmp()), goTo(chainErrors)),
+			goesOn("related connections", related, returns()),
+		}
+	} else {
+		rules = []rule{goesOn("tracked connections", established|related, returns())}
+	}
+	return append(rules, newRule("answers of ended connections", mark, equal(native(conntrack.Ended)),
+		&expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1}, equal(reply), &expr.Counter{}, drop()))
+}
+
+const chainErrors = "icmp_errors"
+
+// errors accepts ICMP errors from an end of the connection that they belong to, and from senders without a
+// policy. Others may be forged, to end or slow down a connection of others: the egress policy of the sender
+// decides on them, as on a first packet. That is not redirected, even if the connection is, so those about
+// connections to host ports are dropped.
+func (t *table) errors() chain {
+	end := func(direction byte) []expr.Any {
+		return []expr.Any{t.src(0), t.connection(ctSource, direction, t.addrLen), inSet(t.policy.ends), accepts()}
+	}
+	rules := []rule{
+		newRule("from the client", end(ctOriginal)...),
+		newRule("from the server", end(ctReply)...),
+	}
+	for _, of := range [][]expr.Any{{t.src(0), inSet(t.policy.dropped[egress])}, needsPolicy(egress)} {
+		rules = append(rules, newRule("about redirected connections of others", slices.Concat(redirected(), of, counted(drop()))...))
+	}
+	return newChain(chainErrors, hook{}, append(rules,
+		newRule("policies of "+peers[egress], jump(chainOf(egress))),
+		newRule("permitted", accepts()))...)
+}
+
+// icmp returns the number of the ICMP of the table's family.
+func (t *table) icmp() []byte {
+	if t.family == unix.NFPROTO_IPV6 {
+		return []byte{unix.IPPROTO_ICMPV6}
+	}
+	return []byte{unix.IPPROTO_ICMP}
 }
 
 // ended drops TCP packets of allocations with a policy that are not the first of a connection, and belong to no
@@ -193,7 +241,11 @@ func (t *table) ended(direction int) []rule {
 // whenForwarded returns the rules of the hook forward that precede the policies.
 func (t *table) whenForwarded() (rules []rule) {
 	if t.family == unix.NFPROTO_IPV6 {
-		rules = append(rules, newRule("fragments", append(fragment(), jump("fragments"))...), discovery())
+		// Connection tracking has reassembled fragments before (nf_defrag_ipv6), which removes one fragment header.
+		// If there is a second one, the packet is a fragment within a fragment: rules do not see the protocol and
+		// the port that the receiver sees after it has removed that, too. The host itself refuses such packets
+		// (ipv6_frag_rcv).
+		rules = append(rules, newRule("fragments", append(fragments6(), jump("fragments"))...), discovery())
 	}
 	unguarded := []expr.Any{linkGroup(egress), mask(native(names.LinkGroups), native(0)), unequal(native(names.GuardedGroup & names.LinkGroups))}
 	return append(rules,
@@ -227,13 +279,10 @@ func (t *table) truncated() chain {
 	return c
 }
 
-// fragment matches IPv6 packets that have a fragment header although connection tracking has reassembled
-// fragments before (nf_defrag_ipv6), which removes one such header. If there is a second one, the packet is a
-// fragment within a fragment: rules do not see the protocol and the port that the receiver sees after it
-// has removed that, too. The host itself refuses such packets (ipv6_frag_rcv).
-func fragment() []expr.Any {
+// extension matches packets that have an extension header of IPv6.
+func extension(kind uint8) []expr.Any {
 	const present = 1 // NFT_EXTHDR_F_PRESENT
-	return []expr.Any{&expr.Exthdr{Op: expr.ExthdrOpIpv6, Type: unix.IPPROTO_FRAGMENT, Len: 1, Flags: present, DestRegister: register(0)}, equal([]byte{1})}
+	return []expr.Any{&expr.Exthdr{Op: expr.ExthdrOpIpv6, Type: kind, Len: 1, Flags: present, DestRegister: register(0)}, equal([]byte{1})}
 }
 
 // unguarded drops packets to allocations with a policy that have the address of another allocation as
@@ -354,10 +403,6 @@ func (t *table) denials(direction int) []chain {
 		return newChain(name+suffix, hook{}, limited(append(of, notInSet(flows))...),
 			newRule("flows", append(of, renew(flows), returns())...), newRule("no room", goTo(unlisted)))
 	}
-	icmp := []byte{unix.IPPROTO_ICMP}
-	if t.family == unix.NFPROTO_IPV6 {
-		icmp = []byte{unix.IPPROTO_ICMPV6}
-	}
 	present := func(load *expr.Payload) []expr.Any {
 		return []expr.Any{load, &expr.Cmp{Op: expr.CmpOpGte, Register: 1, Data: make([]byte, load.Len)}}
 	}
@@ -370,8 +415,8 @@ func (t *table) denials(direction int) []chain {
 		list("_icmp", func(at uint32) *expr.Payload { return transport(0, 2, at) }),
 		list("_ports", port),
 		newChain(name+"_flows", hook{},
-			newRule("flows of ICMP", slices.Concat([]expr.Any{protocol(0), equal(icmp)}, present(transport(0, 1, 0)), []expr.Any{goTo(name + "_icmp")})...),
-			newRule("flows with ports", slices.Concat([]expr.Any{protocol(0), unequal(icmp)}, present(port(0)), []expr.Any{goTo(name + "_ports")})...),
+			newRule("flows of ICMP", slices.Concat([]expr.Any{protocol(0), equal(t.icmp())}, present(transport(0, 1, 0)), []expr.Any{goTo(name + "_icmp")})...),
+			newRule("flows with ports", slices.Concat([]expr.Any{protocol(0), unequal(t.icmp())}, present(port(0)), []expr.Any{goTo(name + "_ports")})...),
 			limited(),
 			newRule("flows of short packets", append(key(none), renew(flows), returns())...),
 			newRule("no room", goTo(unlisted))),

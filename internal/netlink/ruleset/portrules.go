@@ -18,6 +18,9 @@ const (
 	chainOwnIP6    = "own_ip6"
 	chainOwnICMP6  = "own_icmp6"
 	chainOwnARP    = "own_arp"
+	chainOwnIGMP   = "own_igmp"
+	chainOwnTagged = "own_tagged"
+	chainRouters6  = "multicast_routers6"
 	chainPermitted = "permitted"
 )
 
@@ -56,8 +59,11 @@ func (t *table) portChains() []chain {
 	return []chain{
 		newChain(chainPermitted, hook{}, newRule("checked", append(setMark(0), &expr.Verdict{Kind: expr.VerdictAccept})...)),
 		t.ownARP(),
+		t.ownIGMP(),
+		t.multicastRouters6(),
 		t.ownICMP6(),
 		t.ownIP6(),
+		t.ownTagged(),
 		t.ownMAC(),
 		newChain(chainFromPort, hook{},
 			newRule("the port's own MAC", t.inPortSet(t.macs, sourceMAC, goTo(chainOwnMAC))...),
@@ -102,10 +108,12 @@ func heldPortChains() []chain {
 func (t *table) ownMAC() chain {
 	ipv4, ipv6, arp := etherType(unix.ETH_P_IP), etherType(unix.ETH_P_IPV6), etherType(unix.ETH_P_ARP)
 	tags := func(kind uint16) []expr.Any { // no policy applies behind a tag
-		return slices.Concat(etherType(kind), t.inPortSet(t.tagged, nil, notInSet(t.policed), goTo(chainPermitted)))
+		return slices.Concat(etherType(kind), t.inPortSet(t.tagged, nil, notInSet(t.policed), goTo(chainOwnTagged)))
 	}
-	return newChain(chainOwnMAC, hook{},
-		newRule("IPv4 from its own address", slices.Concat(ipv4, t.inPortSet(t.addresses4, source4, goTo(chainPermitted)))...),
+	others := []expr.Any{protocol4, unequal([]byte{unix.IPPROTO_IGMP}), unequal([]byte{unix.IPPROTO_PIM}), goTo(chainPermitted)}
+	return newChain(chainOwnMAC, hook{}, append(t.portFragments(ipv4, ipv6),
+		newRule("IPv4 from its own address", slices.Concat(ipv4, t.inPortSet(t.addresses4, source4), others)...),
+		newRule("IGMP and PIM from its own address", slices.Concat(ipv4, t.inPortSet(t.addresses4, source4, goTo(chainOwnIGMP)))...),
 		newRule("IPv6", append(slices.Clone(ipv6), jump(chainOwnIP6))...),
 		newRule("ARP", append(slices.Clone(arp), jump(chainOwnARP))...),
 		newRule("IPv4 from a port without known addresses", slices.Concat(ipv4, t.inPortSet(t.unaddressed, nil, goTo(chainPermitted)))...),
@@ -114,7 +122,7 @@ func (t *table) ownMAC() chain {
 		newRule("another IPv4 address", slices.Concat(ipv4, counted(drop()))...),
 		newRule("another IPv6 address", slices.Concat(ipv6, counted(drop()))...),
 		newRule("ARP for another address", slices.Concat(arp, counted(drop()))...),
-		newRule("another protocol", counted(drop())...))
+		newRule("another protocol", counted(drop())...))...)
 }
 
 // ownARP permits ARP for the port's own addresses. Probes have no address of a sender, and ask for
@@ -132,15 +140,63 @@ func (t *table) ownARP() chain {
 		newRule("from a port without known addresses", slices.Concat(own, t.inPortSet(t.unaddressed, nil, goTo(chainPermitted)))...))
 }
 
+// Bridges learn from multicast routers: one that sends queries makes a bridge forward multicasts only to
+// the ports that report their groups, and one that sends group-specific queries shortens the time until
+// it forgets those ports. A port that sends both ends the neighbour discovery of all others. So the guard
+// permits what receivers send, and drops what only multicast routers send: queries, advertisements of
+// routers (RFC 4286) and PIM.
+
+// ownIGMP permits the IGMP messages of receivers. The kernel's bridge does not look at the offset of a
+// fragment, so a type that cannot be read may be a query.
+func (t *table) ownIGMP() chain {
+	const report1, report2, leave, report3, solicitation = 0x12, 0x16, 0x17, 0x22, 0x31
+	c := newChain(chainOwnIGMP, hook{})
+	for _, kind := range []byte{report2, report3, leave, report1, solicitation} {
+		c.rules = append(c.rules, newRule("reports multicast groups", slices.Concat(
+			[]expr.Any{protocol4, equal([]byte{unix.IPPROTO_IGMP})}, icmpType(kind), []expr.Any{goTo(chainPermitted)})...))
+	}
+	c.rules = append(c.rules, newRule("IGMP or PIM of a multicast router", counted(drop())...))
+	return c
+}
+
+// multicastRouters6 drops IPv6 packets that only multicast routers send. A bridge reads MLD behind an
+// authentication header, too, at which rules end; it does so only if hop-by-hop options are the first
+// header (ipv6_mc_check_exthdrs), as they can be once fragments are reassembled.
+func (t *table) multicastRouters6() chain {
+	dropped := func(comment string, protocolNumber byte, exprs ...expr.Any) rule {
+		return newRule(comment, slices.Concat([]expr.Any{protocol(0), equal([]byte{protocolNumber})}, exprs, counted(drop()))...)
+	}
+	return newChain(chainRouters6, hook{},
+		dropped("queries multicast groups", unix.IPPROTO_ICMPV6, icmpType(mldQuery)...),
+		dropped("advertises a multicast router", unix.IPPROTO_ICMPV6, icmpType(multicastRouterAdvertisement)...),
+		dropped("ends a multicast router", unix.IPPROTO_ICMPV6, icmpType(multicastRouterTermination)...),
+		dropped("authentication behind hop-by-hop options", unix.IPPROTO_AH, extension(unix.IPPROTO_HOPOPTS)...),
+		dropped("PIM", unix.IPPROTO_PIM))
+}
+
+// ownTagged permits frames with VLAN tags. What bridges learn from multicast routers holds for all VLANs.
+func (t *table) ownTagged() chain {
+	inner := func(kind uint16, exprs ...expr.Any) []expr.Any {
+		return append([]expr.Any{&expr.Meta{Key: expr.MetaKeyPROTOCOL, Register: 1}, equal([]byte{byte(kind >> 8), byte(kind)})}, exprs...)
+	}
+	return newChain(chainOwnTagged, hook{}, append(t.portFragments(inner(unix.ETH_P_IP), inner(unix.ETH_P_IPV6)),
+		newRule("IGMP", inner(unix.ETH_P_IP, protocol4, equal([]byte{unix.IPPROTO_IGMP}), goTo(chainOwnIGMP))...),
+		newRule("PIM", inner(unix.ETH_P_IP, protocol4, equal([]byte{unix.IPPROTO_PIM}), goTo(chainOwnIGMP))...),
+		newRule("IPv6", inner(unix.ETH_P_IPV6, jump(chainRouters6))...),
+		newRule("others", goTo(chainPermitted)))...)
+}
+
 // ownIP6 permits packets from the port's own addresses. Of a packet whose headers the kernel
 // cannot follow, the protocol is not known, so no rule permits it.
 func (t *table) ownIP6() chain {
-	icmp := []byte{unix.IPPROTO_ICMPV6}
-	other := []expr.Any{protocol(0), unequal(icmp)}
+	icmp, ah, pim := []byte{unix.IPPROTO_ICMPV6}, []byte{unix.IPPROTO_AH}, []byte{unix.IPPROTO_PIM}
+	own := append(t.fromOwnIP6(), goTo(chainPermitted))
 	return newChain(chainOwnIP6, hook{},
 		newRule("ICMPv6", protocol(0), equal(icmp), jump(chainOwnICMP6)),
-		newRule("from its own address", slices.Concat(other, t.fromOwnIP6(), []expr.Any{goTo(chainPermitted)})...),
-		newRule("from a port without known addresses", t.inPortSet(t.unaddressed, nil, goTo(chainPermitted))...))
+		newRule("from its own address", slices.Concat([]expr.Any{protocol(0), unequal(icmp), unequal(ah), unequal(pim)}, own)...),
+		newRule("from a port without known addresses", t.inPortSet(t.unaddressed, nil, goTo(chainPermitted))...),
+		newRule("multicast routers", jump(chainRouters6)),
+		newRule("with authentication from its own address", slices.Concat([]expr.Any{protocol(0), equal(ah)}, own)...))
 }
 
 // fromOwnIP6 matches packets from the port's own addresses. nft needs the type of the frame
@@ -149,8 +205,9 @@ func (t *table) fromOwnIP6() []expr.Any {
 	return append(etherType(unix.ETH_P_IPV6), t.inPortSet(t.addresses6, source6)...)
 }
 
-// Types of ICMPv6 messages (RFC 4861, RFC 2710, RFC 3810).
+// Types of ICMPv6 messages (RFC 4861, RFC 2710, RFC 3810, RFC 4286).
 const (
+	mldQuery               = 130
 	mldReport              = 131
 	mldDone                = 132
 	routerAdvertisement    = 134
@@ -158,6 +215,9 @@ const (
 	neighbourAdvertisement = 136
 	redirect               = 137
 	mld2Report             = 143
+
+	multicastRouterAdvertisement = 151
+	multicastRouterTermination   = 153
 )
 
 // targetAt is the offset of the target in messages of neighbour discovery.
@@ -182,6 +242,7 @@ func (t *table) ownICMP6() chain {
 		newRule("advertises another address", slices.Concat(icmpType(neighbourAdvertisement), counted(drop()))...),
 		newRule("advertises a router", slices.Concat(icmpType(routerAdvertisement), counted(drop()))...),
 		newRule("redirects", slices.Concat(icmpType(redirect), counted(drop()))...),
+		newRule("multicast routers", jump(chainRouters6)),
 		newRule("detects duplicates", slices.Concat(icmpType(neighbourSolicitation), t.inPortSet(t.targets, target), none, permit)...),
 	}
 	for _, report := range []byte{mld2Report, mldReport, mldDone} {
@@ -196,6 +257,7 @@ func (t *table) ownICMP6() chain {
 // The fields of frames that are looked up together with the port.
 var (
 	sourceMAC = &expr.Payload{Base: expr.PayloadBaseLLHeader, Offset: macLen, Len: macLen, DestRegister: register(unix.IFNAMSIZ)}
+	protocol4 = network(9, 1, 0)
 	source4   = network(12, 4, unix.IFNAMSIZ)
 	source6   = network(8, 16, unix.IFNAMSIZ)
 )

@@ -27,6 +27,8 @@ type BridgePort struct {
 	Unaddressed bool
 	// Tagged permits frames with VLAN tags, of which only the MAC is checked.
 	Tagged bool
+	// Unfragmented drops fragments.
+	Unfragmented bool
 }
 
 // newPortTable returns the table of the guard of bridge ports.
@@ -41,6 +43,7 @@ func newPortTable() *table {
 	t.unaddressed = t.newSet("unaddressed_ports", types{link}, nil)
 	t.tagged = t.newSet("tagged_ports", types{link}, nil)
 	t.policed = t.newSet("policed_ports", types{link}, nil)
+	t.whole = t.newSet("unfragmented_ports", types{link}, nil)
 	t.chains = onceChains(t, func() []chain { return append(t.portChains(), t.policedChains()...) })
 	return t
 }
@@ -116,7 +119,7 @@ func (l *lister) port(s *set, p *BridgePort, first int) {
 		} else if p.MAC != nil {
 			add(p.MAC)
 		}
-	case s == ports.unaddressed && (p.Unaddressed || whole), s == ports.tagged && (p.Tagged || whole):
+	case s == ports.unaddressed && (p.Unaddressed || whole), s == ports.tagged && (p.Tagged || whole), s == ports.whole && (p.Unfragmented || whole):
 		add()
 	case s == ports.addresses4 || s == ports.addresses6 || s == ports.targets:
 		for _, a := range p.Addresses {
@@ -142,6 +145,8 @@ func (e *element) ofPort() string {
 		return fmt.Sprintf("every address of bridge port %q", port)
 	case t.tagged:
 		return fmt.Sprintf("VLAN tags of bridge port %q", port)
+	case t.whole:
+		return fmt.Sprintf("no fragments from bridge port %q", port)
 	case t.policed:
 		return fmt.Sprintf("policy of bridge port %q", port)
 	}

@@ -66,6 +66,7 @@ func onceChains(t *table, build func() []chain) func() []chain {
 // trafficChains returns the chains for host ports, masquerading and the firewall.
 func (t *table) trafficChains() []chain {
 	return []chain{
+		t.withoutFragments(),
 		t.dnat(),
 		toHostPorts("prerouting", unix.NF_INET_PRE_ROUTING),
 		t.note(),
@@ -267,19 +268,27 @@ type raw struct {
 	data     []byte
 }
 
-// original loads the destination of a connection before its translation. Package expr has the key of older
-// programs, whose type nft does not know.
-func (t *table) original() expr.Any {
-	key := uint32(20) // NFT_CT_DST_IP
+// original loads the destination of a connection before its translation.
+func (t *table) original() expr.Any { return t.connection(ctDestination, ctOriginal, 0) }
+
+// The addresses of a connection, as the numbers of NFT_CT_SRC_IP and NFT_CT_DST_IP, and its directions.
+const (
+	ctSource, ctDestination = 19, 20
+	ctOriginal, ctReply     = 0, 1
+)
+
+// connection loads an address of a direction of a connection. Package expr has the keys of older programs,
+// whose type nft does not know.
+func (t *table) connection(address uint32, direction byte, at uint32) expr.Any {
 	if t.family == unix.NFPROTO_IPV6 {
-		key = 22 // NFT_CT_DST_IP6
+		address += 2 // NFT_CT_SRC_IP6, NFT_CT_DST_IP6
 	}
 	var b sock.Requests
 	b.CString(unix.NFTA_EXPR_NAME, "ct")
 	ct := b.Nest(unix.NFTA_EXPR_DATA)
-	b.Uint32BE(unix.NFTA_CT_DREG, unix.NFT_REG_1)
-	b.Uint32BE(unix.NFTA_CT_KEY, key)
-	b.Uint8(unix.NFTA_CT_DIRECTION, 0) // IP_CT_DIR_ORIGINAL
+	b.Uint32BE(unix.NFTA_CT_DREG, register(at))
+	b.Uint32BE(unix.NFTA_CT_KEY, address)
+	b.Uint8(unix.NFTA_CT_DIRECTION, direction)
 	b.End(ct)
 	return raw{data: b.Data()}
 }

@@ -85,6 +85,8 @@ type Elements struct {
 	Guarded []Guard
 	// Ports are guarded bridge ports, with what they may send.
 	Ports []BridgePort
+	// Unfragmented are links of routed networks from which fragments are dropped.
+	Unfragmented []string
 	// Known are addresses of an allocation in a network with policies.
 	Known []netip.Addr
 	// Policed are those of an allocation with a policy.
@@ -101,6 +103,7 @@ func (e *Elements) Append(more *Elements) {
 	e.Announced = append(e.Announced, more.Announced...)
 	e.Guarded = append(e.Guarded, more.Guarded...)
 	e.Ports = append(e.Ports, more.Ports...)
+	e.Unfragmented = append(e.Unfragmented, more.Unfragmented...)
 	e.Known = append(e.Known, more.Known...)
 	e.Policed = append(e.Policed, more.Policed...)
 }

@@ -41,7 +41,7 @@ func TestAddIsIdempotent(t *testing.T) {
 		require.NoError(t, r.Add(t.Context(), everything()))
 		require.NoError(t, r.Check(t.Context(), everything()))
 	}
-	require.Equal(t, 23, countElements(t))
+	require.Equal(t, 26, countElements(t))
 	for range 3 {
 		require.NoError(t, r.Del(t.Context(), everything()))
 		require.Zero(t, countElements(t))
@@ -332,6 +332,9 @@ func TestOwned(t *testing.T) {
 		"masqueraded address fd00:1::3" + of,
 		`neighbour discovery for fd00:1::3 of bridge port "veth0"` + of,
 		`neighbour discovery for fe80::1:2ff:fe03:405 of bridge port "veth0"` + of,
+		`no fragments from "veth2"` + of,
+		`no fragments from "veth2"` + of,
+		`no fragments from bridge port "veth0"` + of,
 		"open address 10.1.2.3" + of,
 		"open address fd00:1::3" + of,
 		"published address 10.1.2.3 (snat local)" + of,

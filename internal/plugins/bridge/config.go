@@ -42,6 +42,9 @@ type config struct {
 	// SourceGuard drops frames from the container whose source is not its own; default
 	// true. The reference plugin ignores the key.
 	SourceGuard *bool `json:"sourceGuard"`
+	// Fragments false drops fragments of IP packets from the container; default true. The reference
+	// plugin ignores the key.
+	Fragments *bool `json:"fragments"`
 }
 
 // bridge is the plugin.
@@ -85,6 +88,8 @@ func (b *bridge) validate() error {
 		return fmt.Errorf("invalid VLAN ID %d (must be between 0 and 4094)", b.Vlan)
 	case b.ipam != "" && b.DisableContainerInterface:
 		return errors.New("cannot use IPAM when DisableContainerInterface flag is set")
+	case b.dropsFragments() && !b.guardsSources():
+		return errors.New(`"fragments": false needs the source guard: remove "sourceGuard": false`)
 	case b.HairpinMode && b.PromiscMode:
 		return errors.New("cannot set hairpin mode and promiscuous mode at the same time")
 	}

@@ -25,6 +25,9 @@ var errNoGuard = errors.New(`the kernel has no nftables of family bridge (CONFIG
 
 func (b *bridge) guardsSources() bool { return b.SourceGuard == nil || *b.SourceGuard }
 
+// dropsFragments reports whether the source guard drops fragments.
+func (b *bridge) dropsFragments() bool { return b.Fragments != nil && !*b.Fragments }
+
 // group returns the group in which the host's end is made.
 func (b *bridge) group(c *sdk.CmdArgs) uint32 {
 	switch {
@@ -121,7 +124,7 @@ func (b *bridge) guardedPorts(c *sdk.CmdArgs, r *types100.Result) []ruleset.Brid
 // portOf returns the port for a MAC and the addresses of a result. Without addresses, those of the
 // container are not known.
 func (b *bridge) portOf(owner names.Owner, mac net.HardwareAddr, r *types100.Result) []ruleset.BridgePort {
-	p := ruleset.BridgePort{Name: owner.Veth(), MAC: mac, Addresses: sdk.Addresses(r), Unaddressed: len(r.IPs) == 0, Tagged: len(b.vlans) > 0}
+	p := ruleset.BridgePort{Name: owner.Veth(), MAC: mac, Addresses: sdk.Addresses(r), Unaddressed: len(r.IPs) == 0, Tagged: len(b.vlans) > 0, Unfragmented: b.dropsFragments()}
 	if !p.Unaddressed {
 		addr, _ := netip.AddrFromSlice(veth.LinkLocal(mac))
 		p.Addresses = append(p.Addresses, addr)

@@ -32,6 +32,14 @@ func ipv4(from, to netip.Addr, text string) []byte {
 	return slices.Concat(h, []byte{0x30, 0x39, 0x1b, 0x9e, 0, byte(8 + len(text)), 0, 0}, []byte(text))
 }
 
+// ipv4Of returns a packet of a protocol, at an offset into the whole one, in units of 8 bytes.
+func ipv4Of(protocol, offset byte, from, to netip.Addr, content ...byte) []byte {
+	h := ipv4(from, to, "")[:20]
+	h[3], h[7], h[9] = byte(20+len(content)), offset, protocol
+	setChecksum(h)
+	return append(h, content...)
+}
+
 func setChecksum(header []byte) {
 	header[10], header[11] = 0, 0
 	var sum uint32
@@ -164,6 +172,15 @@ func framesOf(own, neighbour station) []namedFrame {
 		more := byte(1)
 		return to(ip6, ipv6(own.ip6, neighbour.ip6, unix.IPPROTO_FRAGMENT, append([][]byte{{next, 0, offset, more, 0, 0, 0, 7}}, content...)...))
 	}
+	// authentication is an authentication header (RFC 4302).
+	authentication := func(next byte) []byte { return []byte{next, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1} }
+	group := slices.Concat([]byte{0, 10, 0, 0}, netip.MustParseAddr("239.1.1.1").AsSlice())
+	igmp := func(kind byte) []byte {
+		return to(ip4, ipv4Of(unix.IPPROTO_IGMP, 0, own.ip4, neighbour.ip4, append([]byte{kind}, group...)...))
+	}
+	routers := func(next byte, content ...[]byte) []byte {
+		return to(ip6, ipv6(own.linkLocal, neighbour.ip6, next, content...))
+	}
 	longOptions := []byte{icmp, 7, 1, 60}
 	nd := func(from, target netip.Addr, kind byte) []byte {
 		return to(ip6, ipv6(from, neighbour.ip6, icmp, icmp6(kind, target)))
@@ -197,6 +214,25 @@ func framesOf(own, neighbour station) []namedFrame {
 		{".DAD for the neighbour", nd(zero6, neighbour.ip6, 135), false},
 		{".own DAD", nd(zero6, own.ip6, 135), true},
 		{".MLD", to(ip6, ipv6(zero6, neighbour.ip6, 0, hopByHop, icmp6(143, zero6))), true},
+		{".own MLD", routers(0, hopByHop, icmp6(143, zero6)), true},
+		{".MLD query", routers(0, hopByHop, icmp6(130, zero6)), false},
+		{".MLD query without options", routers(icmp, icmp6(130, zero6)), false},
+		{".MLD query behind authentication", routers(0, []byte{unix.IPPROTO_AH, 0, 5, 2, 0, 0, 1, 0}, authentication(icmp), icmp6(130, zero6)), false},
+		{".MLD query behind authentication in a fragment", fragment(0, 0, []byte{unix.IPPROTO_AH, 0, 5, 2, 0, 0, 1, 0}, authentication(icmp), icmp6(130, zero6)), false},
+		{".authentication", routers(unix.IPPROTO_AH, authentication(unix.IPPROTO_UDP), udpHeader), true},
+		{".multicast router advertisement", routers(icmp, icmp6(151, zero6)), false},
+		{".multicast router solicitation", routers(icmp, icmp6(152, zero6)), true},
+		{".multicast router termination", routers(icmp, icmp6(153, zero6)), false},
+		{".PIM over IPv6", routers(unix.IPPROTO_PIM, []byte{0x20, 0, 0, 0}), false},
+		{".PIM", to(ip4, ipv4Of(unix.IPPROTO_PIM, 0, own.ip4, neighbour.ip4, 0x20, 0, 0, 0)), false},
+		{".IGMP query", igmp(0x11), false},
+		{".multicast router advertisement of IGMP", igmp(0x30), false},
+		{".multicast router termination of IGMP", igmp(0x32), false},
+		{".multicast router solicitation of IGMP", igmp(0x31), true},
+		{".IGMPv1 report", igmp(0x12), true},
+		{".IGMPv2 report", igmp(0x16), true},
+		{".IGMPv3 report", igmp(0x22), true},
+		{".IGMP leave", igmp(0x17), true},
 		{".router advertisement", nd(own.linkLocal, zero6, 134), false},
 		{".redirect", nd(own.linkLocal, foreign, 137), false},
 		{".echo", nd(own.ip6, zero6, 128), true},

@@ -35,6 +35,27 @@ func (a *addition) guard(ctx context.Context) error {
 	return a.args.Host.Guard(ctx, GuardedFamilies()...)
 }
 
+func (p *ptp) dropsFragments() bool { return p.Fragments != nil && !*p.Fragments }
+
+// dropFragments adds the element before the link exists.
+func (a *addition) dropFragments(ctx context.Context) error {
+	if !a.dropsFragments() {
+		return nil
+	}
+	return a.args.AddElements(ctx, sdk.Addition{Elements: a.unfragmented(), Now: true})
+}
+
+func (a *addition) passFragments(ctx context.Context) error {
+	if !a.dropsFragments() {
+		return nil
+	}
+	return a.args.Host.Rules.Del(ctx, a.unfragmented())
+}
+
+func (a *addition) unfragmented() *ruleset.Elements {
+	return &ruleset.Elements{Owner: a.args.Owner(a.Name), Unfragmented: []string{a.veth.Name}}
+}
+
 // GuardedFamilies returns the families of the source guard: all that the kernel has. A workload
 // can send packets of each, whichever addresses its network has.
 func GuardedFamilies() []ruleset.Family {

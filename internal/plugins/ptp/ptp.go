@@ -34,6 +34,9 @@ type ptp struct {
 	// SourceGuard drops packets from the container whose source is not its own; default
 	// true. The reference plugin ignores the key.
 	SourceGuard *bool `json:"sourceGuard"`
+	// Fragments false drops fragments of IP packets from the container; default true. The reference
+	// plugin ignores the key.
+	Fragments *bool `json:"fragments"`
 
 	ipam  veth.IPAM
 	rules veth.Rules
@@ -50,6 +53,7 @@ func New(conf []byte) (sdk.Plugin, error) {
 	p.rules = veth.Rules{Network: p.Name, Masquerade: veth.Masquerade{
 		On: unread || p.IPMasq, Backend: p.IPMasqBackend, Network: p.Name, Except: p.IPMasqExcept,
 	}}
+	p.rules.Unfragmented = unread || p.dropsFragments()
 	return p, sdk.FirstError(decodeErr, ipamErr, p.rules.Masquerade.ValidateExcept())
 }
 
@@ -87,6 +91,7 @@ func (p *ptp) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, error)
 	err = sdk.Run(ctx,
 		sdk.Step{Name: "addresses", Do: a.allocate, Undo: a.release},
 		sdk.Step{Name: "source guard", Do: a.guard}, // before the container can send
+		sdk.Step{Name: "fragments", Do: a.dropFragments, Undo: a.passFragments},
 		sdk.Step{Name: "attach interface " + c.IfName, Do: a.attach, Undo: a.detach},
 		sdk.Step{Name: "bring up " + a.veth.Name, Do: a.bringUp},
 		sdk.Step{Name: "configure interface " + c.IfName, Do: a.configure},

@@ -35,7 +35,7 @@ func (p *ptp) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 		_, hostErr = p.restoreHost(c, r)
 		hostErr = errors.Join(hostErr, p.restoreGuard(ctx, c, r))
 	}
-	return errors.Join(leaseErr, hostErr, p.rules.Masquerade.Add(ctx, c, r))
+	return errors.Join(leaseErr, hostErr, p.rules.Restore(ctx, c, r))
 }
 
 // Wanted implements sdk.Restorer.

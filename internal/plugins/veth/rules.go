@@ -10,14 +10,16 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
-// Rules are the rules of the attachments of a network: masquerading and the source guard. Both
-// have elements in allocnet's tables, and Rules removes, checks and restores those of an attachment
+// Rules are the rules of the attachments of a network: masquerading, the source guard and the drop of
+// fragments. All have elements in allocnet's tables, and Rules removes, checks and restores those of an attachment
 // together, in one transaction. ADD adds each as a step of its own: sdk.Additions collects them.
 type Rules struct {
 	Network    string
 	Masquerade Masquerade
 	// Guard is nil if the attachments have no elements of the source guard.
 	Guard Guard
+	// Unfragmented drops fragments from links of a routed network.
+	Unfragmented bool
 }
 
 // Guard returns the guarded bridge ports of an attachment according to its result. Their elements
@@ -25,7 +27,7 @@ type Rules struct {
 type Guard func(*sdk.CmdArgs, *types100.Result) []ruleset.BridgePort
 
 // any reports whether attachments have rules.
-func (u Rules) any() bool { return u.Masquerade.On || u.Guard != nil }
+func (u Rules) any() bool { return u.Masquerade.On || u.Guard != nil || u.Unfragmented }
 
 // elements returns the elements of an attachment.
 func (u Rules) elements(c *sdk.CmdArgs, r *types100.Result) *ruleset.Elements {
@@ -35,6 +37,9 @@ func (u Rules) elements(c *sdk.CmdArgs, r *types100.Result) *ruleset.Elements {
 	}
 	if u.Guard != nil {
 		e.Ports = u.Guard(c, r)
+	}
+	if u.Unfragmented && !sdk.AddedByReference(c, u.Network, r) {
+		e.Unfragmented = []string{e.Owner.Veth()}
 	}
 	return e
 }
@@ -71,7 +76,7 @@ func (u Rules) Restore(ctx context.Context, c *sdk.CmdArgs, r *types100.Result) 
 // a CHECK of their own.
 func (u Rules) Want(w *sdk.Wanted, c *sdk.CmdArgs, r *types100.Result) {
 	w.Individual = w.Individual || u.Masquerade.hasBackend()
-	if u.Masquerade.hasElements() || u.Guard != nil {
+	if u.Masquerade.hasElements() || u.Guard != nil || u.Unfragmented {
 		w.Elements = u.elements(c, r)
 	}
 }
