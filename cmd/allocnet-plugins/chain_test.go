@@ -182,21 +182,32 @@ func TestDelWithoutNamespace(t *testing.T) {
 }
 
 // TestGC: GC removes everything of a network that belongs to no valid
-// attachment, and nothing else.
+// attachment, and nothing else; nothing at all without a list of these.
 func TestGC(t *testing.T) {
 	privhost.Require(t, "iptables", "ip6tables")
 	dataDir := t.TempDir()
-	list := network(t, "1.1.0", bridged(dataDir), aFirewall)
+	first := bridged(dataDir)
+	first["macspoofchk"] = true
+	list := network(t, "1.1.0", append([]object{first, aFirewall}, rest...)...)
 	cni := runtime(t, links)
 	for _, id := range []string{"kept", "stale"} {
 		a := attachment(id, namespace(t, id))
-		a.CapabilityArgs = nil
+		if a.CapabilityArgs = nil; id == "stale" {
+			a = attachment(id, a.NetNS)
+		}
 		_, err := cni.AddNetworkList(t.Context(), list, a)
 		require.NoError(t, err)
 	}
+	options := hostsnap.Options{Dirs: []string{dataDir, "/var/lib/cni"}, Persistent: true}
+	before, err := hostsnap.Take(options)
+	require.NoError(t, err)
+	require.NoError(t, runtime(t, links).GCNetworkList(t.Context(), list, nil))
+	after, err := hostsnap.Take(options)
+	require.NoError(t, err)
+	require.Empty(t, hostsnap.Diff(before, after))
 	require.NoError(t, runtime(t, links).GCNetworkList(t.Context(), list, &libcni.GCArgs{ValidAttachments: []types.GCAttachment{{ContainerID: "kept", IfName: "eth0"}}}))
 	require.Equal(t, []string{"10.9.0.2", "fd00:9::2"}, leases(t, dataDir))
-	require.NoError(t, runtime(t, links).GCNetworkList(t.Context(), list, &libcni.GCArgs{}))
+	require.NoError(t, runtime(t, links).GCNetworkList(t.Context(), list, &libcni.GCArgs{})) // which sends null
 	require.Empty(t, leases(t, dataDir))
 }
 

@@ -1,6 +1,7 @@
 package names
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -32,6 +33,20 @@ func ValidateNetwork(name string) error { return coded(utils.ValidateNetworkName
 
 // ValidateInterface validates the name of a network interface, including bridges.
 func ValidateInterface(name string) error { return coded(utils.ValidateInterfaceName(name), name) }
+
+// ValidateAttachments validates the list of valid attachments of a GC, the value of a key.
+func ValidateAttachments(key string, list []types.GCAttachment) error {
+	for i, a := range list {
+		err := errors.Join(ValidateContainer(a.ContainerID), ValidateInterface(a.IfName))
+		if a.ContainerID == "" || a.IfName == "" {
+			err = errors.New("containerID or ifname is missing")
+		}
+		if err != nil {
+			return types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf("%s[%d] is not an attachment", key, i), err.Error())
+		}
+	}
+	return nil
+}
 
 // ValidateArgument validates the name of one of CNI_ARGS.
 func ValidateArgument(name string) error {

@@ -55,6 +55,8 @@ type Exec struct {
 // both the native plugin and the binary: the native plugin may have understood
 // it at the time of the ADD, because that can depend on the host. If it is
 // known which plugins ADD ran as binaries, DEL runs only those binaries.
+//
+// GC does nothing if the configuration has no list of valid attachments.
 func (e *Exec) Run(ctx context.Context, name, command string, a *CmdArgs) (result *types100.Result, err error) {
 	a.exec, a.Host, a.Instance = e, e.Host, e.Instance
 	factory, native := e.Plugins[name]
@@ -67,6 +69,12 @@ func (e *Exec) Run(ctx context.Context, name, command string, a *CmdArgs) (resul
 	}
 	defer e.recovered(name, command, &err)
 	p, why, err := e.choose(ctx, name, command, factory, a)
+	if command == "GC" && err == nil {
+		var given bool
+		if a.Valid, given, err = validAttachments(a.Conf.Text); err != nil || !given {
+			return nil, named(name, err)
+		}
+	}
 	switch {
 	case p == nil:
 		err = named(name, err)
