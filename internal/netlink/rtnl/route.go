@@ -25,6 +25,8 @@ type Route struct {
 	Protocol uint8
 	// MTU and AdvMSS are in bytes; 0 sets none.
 	MTU, AdvMSS int
+	// OnLink means that Via is a neighbour on the link, even without a route to it.
+	OnLink bool
 	// Exclusive makes the request fail if the route already exists.
 	Exclusive bool
 	// Behind keeps the routes of other links to the same destination in use: without a
@@ -96,6 +98,9 @@ func (r *Route) header() (m unix.RtMsg, short func(net.IP) net.IP) {
 	}
 	if r.Unreachable {
 		m.Type = unix.RTN_UNREACHABLE
+	}
+	if r.OnLink {
+		m.Flags |= unix.RTNH_F_ONLINK
 	}
 	short = net.IP.To16
 	if r.Dst.IP.To4() != nil {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -56,6 +57,56 @@ func TestGatewayOfPtp(t *testing.T) {
 			require.NotContains(t, output(t, "ip", "-4", "route", "show", "table", "all"), "10.9.0.")
 		})
 	}
+}
+
+// TestRoutesViaNeighbours: the gateway of a route may be any address in the subnet of a ptp network,
+// as with the reference plugin. Without an address in the subnet, it is refused.
+func TestRoutesViaNeighbours(t *testing.T) {
+	reference, native := runners(t)
+	defer os.RemoveAll("/var/lib/cni/networks")
+	ipam := hostLocal("10.9.0.0/24", "fd00:9::/64")
+	ipam["routes"] = []object{{"dst": "198.51.100.0/24", "gw": "10.9.0.254"}, {"dst": "2001:db8::/64", "gw": "fd00:9::fe"}, {"dst": "192.0.2.0/24"}}
+	conf := object{"cniVersion": "1.0.0", "name": "net", "type": "ptp", "ipam": ipam}
+	for i, r := range []*runner{reference, native} {
+		t.Run(r.name, func(t *testing.T) {
+			reference.t, native.t = t, t
+			a := sandboxed(t, fmt.Sprintf("via-%d", i))
+			made := r.add(a, conf)
+			checked := with(conf, "prevResult", clone(t, made))
+			for _, address := range []string{"10.9.0.254/32", "198.51.100.1/32", "fd00:9::fe/128 nodad", "2001:db8::1/128 nodad"} {
+				output(t, "ip", strings.Fields("address add "+address+" dev "+firstLink(made))...)
+			}
+			for _, to := range []string{"198.51.100.1", "2001:db8::1"} {
+				requireConnection(t, a, to)
+			}
+			for _, r := range []*runner{reference, native} {
+				_, err := r.run("CHECK", a, checked)
+				require.NoError(t, err, r.name)
+			}
+			output(t, "ip", "-n", filepath.Base(a.netns), "route", "delete", "198.51.100.0/24")
+			_, err := native.run("CHECK", a, checked)
+			require.ErrorContains(t, err, "no route to 198.51.100.0/24")
+			_, err = r.run("DEL", a, checked)
+			require.NoError(t, err)
+
+			ipam := hostLocal("10.9.0.0/24")
+			ipam["routes"] = []object{{"dst": "198.51.100.0/24", "gw": "10.8.0.254"}}
+			_, err = r.run("ADD", a, with(conf, "ipam", ipam))
+			require.ErrorContains(t, err, "unreachable")
+		})
+	}
+}
+
+// requireConnection connects from a sandbox to an address of the host.
+func requireConnection(t *testing.T, a attachment, to string) {
+	t.Helper()
+	s, err := sandbox.Open(a.netns)
+	require.NoError(t, err)
+	defer s.Close()
+	l, err := net.Listen("tcp", net.JoinHostPort(to, "0"))
+	require.NoError(t, err)
+	defer l.Close()
+	connect(t, l, s.Do)
 }
 
 // TestNoMulticastRoute: a link of the host without IPv6 addresses adds no
@@ -174,7 +225,7 @@ func requireGateway(t *testing.T, a attachment, address string) {
 func connect(t *testing.T, l net.Listener, within func(func() error) error) string {
 	t.Helper()
 	require.NoError(t, within(func() error {
-		c, err := net.DialTimeout("tcp4", l.Addr().String(), 5*time.Second)
+		c, err := net.DialTimeout("tcp", l.Addr().String(), 5*time.Second)
 		if err != nil {
 			return err
 		}
