@@ -3,12 +3,15 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
@@ -209,6 +212,84 @@ func TestGC(t *testing.T) {
 	require.Equal(t, []string{"10.9.0.2", "fd00:9::2"}, leases(t, dataDir))
 	require.NoError(t, runtime(t, links).GCNetworkList(t.Context(), list, &libcni.GCArgs{})) // which sends null
 	require.Empty(t, leases(t, dataDir))
+}
+
+// TestPortOfOneAddress: a host port of one address takes precedence over that of every address,
+// whichever container has come first, and also after each of them is set up again.
+func TestPortOfOneAddress(t *testing.T) {
+	privhost.Require(t, "iptables", "ip6tables")
+	list := network(t, "1.0.0", bridged(t.TempDir()), rest[0])
+	cni := runtime(t, links)
+	attachments := map[string]*libcni.RuntimeConf{}
+	for id, mapping := range map[string]object{"one": {"hostIP": "127.0.0.1"}, "every": {}} {
+		a := attachment(id, namespace(t, id))
+		mapping["hostPort"], mapping["containerPort"], mapping["protocol"] = 8080, 80, "tcp"
+		a.CapabilityArgs = object{"portMappings": []object{mapping}}
+		attachments[id] = a
+		serveName(t, a)
+	}
+	add := func(id string) {
+		_, err := cni.AddNetworkList(t.Context(), list, attachments[id])
+		require.NoError(t, err, id)
+	}
+	del := func(id string) { require.NoError(t, cni.DelNetworkList(t.Context(), list, attachments[id]), id) }
+	both := func() {
+		t.Helper()
+		require.Equal(t, "one", nameAt(t, "127.0.0.1:8080"))
+		require.Equal(t, "every", nameAt(t, "10.9.0.1:8080"))
+		for id, a := range attachments {
+			require.NoError(t, cni.CheckNetworkList(t.Context(), list, a), id)
+		}
+	}
+	add("one")
+	add("every")
+	both()
+	del("one")
+	require.Equal(t, "every", nameAt(t, "127.0.0.1:8080"))
+	add("one")
+	both()
+	del("every")
+	require.Equal(t, "one", nameAt(t, "127.0.0.1:8080"))
+	add("every")
+	both()
+	del("one")
+	del("every")
+}
+
+// serveName answers each connection to port 80 of an attachment with its ID.
+func serveName(t *testing.T, a *libcni.RuntimeConf) {
+	t.Helper()
+	s, err := sandbox.Open(a.NetNS)
+	require.NoError(t, err)
+	defer s.Close()
+	var l net.Listener
+	require.NoError(t, s.Do(func() (err error) {
+		l, err = net.Listen("tcp", ":80")
+		return err
+	}))
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			fmt.Fprint(conn, a.ContainerID)
+			conn.Close()
+		}
+	}()
+}
+
+// nameAt returns what a server that the host reaches at an address answers.
+func nameAt(t *testing.T, address string) string {
+	t.Helper()
+	conn, err := net.DialTimeout("tcp", address, 10*time.Second)
+	require.NoError(t, err)
+	defer conn.Close()
+	require.NoError(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+	name, err := io.ReadAll(conn)
+	require.NoError(t, err)
+	return string(name)
 }
 
 // leases returns the leased addresses.

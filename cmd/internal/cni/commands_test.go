@@ -451,7 +451,7 @@ func TestGC(t *testing.T) {
 	require.Equal(t, []string{"a.eth0", "d.eth0"}, w.records())
 	for text, conf := range map[string]string{
 		"cni.dev/valid-attachments[0] is not an attachment": gc(`[{"containerID":"a"}]`),
-		"containerId":                 gc(`[{"containerId":"a","ifname":"eth0"}]`), "must be an array": gc(`{}`),
+		"containerId": gc(`[{"containerId":"a","ifname":"eth0"}]`), "must be an array": gc(`{}`),
 	} {
 		e := w.refuse(Env{Command: "GC"}, conf)
 		require.Equal(t, uint(7), e.Code)

@@ -279,6 +279,10 @@ func TestPortTakenOnEveryAddress(t *testing.T) {
 		var taken *PortTakenError
 		require.ErrorAs(t, err, &taken)
 		require.Equal(t, portTaken(one.Mappings[0], every.Owner), taken)
+		narrowing := open(t)
+		narrowing.MayNarrow = true
+		require.NoError(t, narrowing.Add(t.Context(), one))
+		require.NoError(t, narrowing.Del(t.Context(), one))
 		one.Mappings[0].Protocol = 17
 		require.NoError(t, r.Add(t.Context(), one))
 		require.NoError(t, r.Del(t.Context(), one))

@@ -70,7 +70,7 @@ func overrides(args *skel.CmdArgs) bool {
 
 // serve runs the command in the environment and prints its result.
 func (m *multicall) serve(args *skel.CmdArgs) error {
-	host, err := OpenHost(Lines(m.name, os.Stderr))
+	host, err := OpenDropInHost(Lines(m.name, os.Stderr))
 	if err != nil {
 		return err
 	}
