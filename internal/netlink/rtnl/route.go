@@ -185,8 +185,8 @@ func (r *Route) putMetrics(to *sock.Requests) {
 }
 
 // RouteExists reports whether the sandbox has a route with the destination and the table
-// of want and, if want has one, with its gateway. Without a table, want means the main
-// table.
+// of want and, if want has one, with its gateway. Without a table, or with table 0,
+// want means the main table.
 func (s *Sandbox) RouteExists(want *types.Route) (exists bool, err error) {
 	family := uint8(unix.AF_INET6)
 	if want.Dst.IP.To4() != nil {
@@ -227,7 +227,7 @@ func isRoute(payload []byte, want *types.Route) bool {
 		}
 	})
 	wanted := unix.RT_TABLE_MAIN
-	if want.Table != nil {
+	if want.Table != nil && *want.Table != 0 {
 		wanted = *want.Table
 	}
 	return table == wanted && dst.Equal(want.Dst.IP) && (want.GW == nil || via.Equal(want.GW))

@@ -1,6 +1,7 @@
 package builtin_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"net"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 
+	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -94,6 +96,52 @@ func TestRoutesViaNeighbours(t *testing.T) {
 			_, err = r.run("ADD", a, with(conf, "ipam", ipam))
 			require.ErrorContains(t, err, "unreachable")
 		})
+	}
+}
+
+// TestRoutesWithNumbers: routes with numbers that the kernel would read as others are refused, also
+// those of the result of another IPAM plugin. Table 0 is the main table.
+func TestRoutesWithNumbers(t *testing.T) {
+	_, native := runners(t)
+	defer os.RemoveAll("/var/lib/cni/networks")
+	defer removeBridge(t)
+	a := sandboxed(t, "numbers")
+	dir := t.TempDir()
+	require.NoError(t, fakeplugin.Install(dir, "leaser"))
+	native.path, native.exec.Lenient = dir, true // the bridge does not know the key of the fake plugin
+	for _, kind := range []string{"ptp", "bridge"} {
+		conf := object{"cniVersion": "1.0.0", "name": "net", "type": kind, "bridge": "br0"}
+		if kind == "ptp" {
+			delete(conf, "bridge")
+		}
+		route := func(key string, value int) object {
+			ipam := hostLocal("10.9.0.0/24")
+			ipam["routes"] = []object{{"dst": "198.51.100.0/24", key: value}}
+			return with(conf, "ipam", ipam)
+		}
+		for _, key := range []string{"mtu", "advmss", "priority", "table", "scope"} {
+			for _, value := range []int{-1, 1 << 32} {
+				want := fmt.Sprintf("route 0 to 198.51.100.0/24: %s %d is not between 0 and ", key, value)
+				_, err := native.run("ADD", a, route(key, value))
+				require.ErrorContains(t, err, want, kind)
+				_, err = native.run("DEL", a, route(key, value))
+				require.NoError(t, err)
+
+				text := fmt.Sprintf(`{"cniVersion":"1.0.0","ips":[{"address":"10.9.0.7/24","gateway":"10.9.0.1"}],"routes":[{"dst":"198.51.100.0/24",%q:%d}]}`, key, value)
+				others := with(with(conf, "ipam", object{"type": "leaser"}), "fake", fakeplugin.Config{
+					Log: filepath.Join(dir, "log"), On: map[string]fakeplugin.Behaviour{"ADD": {Result: json.RawMessage(text)}},
+				})
+				_, err = native.run("ADD", a, others)
+				require.ErrorContains(t, err, "result of the IPAM plugin: "+want, kind)
+			}
+		}
+		conf = route("table", 0)
+		made := native.add(a, conf)
+		require.Contains(t, output(t, "ip", "-n", filepath.Base(a.netns), "route"), "198.51.100.0/24")
+		for _, command := range []string{"CHECK", "DEL"} {
+			_, err := native.run(command, a, with(conf, "prevResult", made))
+			require.NoError(t, err, command)
+		}
 	}
 }
 
