@@ -343,6 +343,47 @@ func TestForeignIPAM(t *testing.T) {
 	require.Contains(t, texts[0], "10.9.0.7/24")
 }
 
+// TestIPAMWithoutGC: GC succeeds with an IPAM plugin that does not have it, and reports all other
+// errors of the plugin. An error that the plugin did not report has a code nevertheless.
+func TestIPAMWithoutGC(t *testing.T) {
+	privhost.Require(t)
+	dir, netns := t.TempDir(), namespace(t, "without-gc")
+	require.NoError(t, fakeplugin.Install(dir, "leaser"))
+	run := func(name, command string, b fakeplugin.Behaviour) answer {
+		conf, err := json.Marshal(object{
+			"cniVersion": "1.1.0", "name": "net", "type": name, "ipam": object{"type": "leaser"}, "cni.dev/valid-attachments": nil,
+			"fake": fakeplugin.Config{Log: filepath.Join(dir, "log"), On: map[string]fakeplugin.Behaviour{command: b}},
+		})
+		require.NoError(t, err)
+		return call(t, links, name, string(conf), "CNI_COMMAND="+command, "CNI_PATH="+dir, "CNI_CONTAINERID=web", "CNI_IFNAME=eth0", "CNI_NETNS="+netns)
+	}
+	for _, name := range []string{"bridge", "ptp"} {
+		for _, lacks := range []fakeplugin.Behaviour{
+			{Code: 4, Msg: "unknown CNI_COMMAND: GC"}, {Code: 100, Msg: "unknown CNI_COMMAND: GC"}, {Exit: 1}, {Code: 1, Msg: "plugin version does not allow GC"},
+		} {
+			got := run(name, "GC", lacks)
+			require.Zero(t, got.exit, "%+v: %s", lacks, got.stdout)
+			require.Contains(t, got.stderr, "the plugin has no GC", "%+v", lacks)
+		}
+		for code, fails := range map[uint]fakeplugin.Behaviour{11: {Code: 11, Msg: "later"}, types.ErrInternal: {KillGroup: true}} {
+			require.Equal(t, code, codeOf(t, run(name, "GC", fails)))
+		}
+		for _, command := range []string{"ADD", "CHECK", "DEL", "STATUS"} {
+			require.NotZero(t, codeOf(t, run(name, command, fakeplugin.Behaviour{Exit: 1})), command)
+		}
+	}
+	removeLinks(t)
+}
+
+// codeOf returns the code of the error that a plugin reports.
+func codeOf(t *testing.T, a answer) uint {
+	t.Helper()
+	var failure types.Error
+	require.Equal(t, 1, a.exit)
+	require.NoError(t, json.Unmarshal([]byte(a.stdout), &failure), a.stdout)
+	return failure.Code
+}
+
 // TestIPAMOfTheReferenceBridge: the reference bridge plugin calls allocnet's
 // host-local.
 func TestIPAMOfTheReferenceBridge(t *testing.T) {

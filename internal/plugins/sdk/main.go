@@ -88,15 +88,15 @@ func (m *multicall) serve(args *skel.CmdArgs) error {
 
 // AsReference returns an error in the form in which a plugin binary reports it
 // to a runtime. The reference plugins have no separate code for a bad
-// configuration or bad CNI_ARGS, and runtimes rely on that. In-process errors
-// keep the exact code.
+// configuration or bad CNI_ARGS, nor for a plugin that has reported none, and runtimes
+// rely on that. In-process errors keep the exact code.
 func AsReference(err error) *types.Error {
 	var coded *types.Error
 	if !errors.As(err, &coded) {
 		return types.NewError(types.ErrInternal, err.Error(), "")
 	}
 	switch coded.Code {
-	case types.ErrInvalidEnvironmentVariables, types.ErrDecodingFailure, types.ErrInvalidNetworkConfig:
+	case types.ErrUnknown, types.ErrInvalidEnvironmentVariables, types.ErrDecodingFailure, types.ErrInvalidNetworkConfig:
 		return types.NewError(types.ErrInternal, coded.Msg, coded.Details)
 	}
 	return coded
