@@ -90,6 +90,7 @@ func TestAttachRefused(t *testing.T) {
 		"binary":              {"a", "binary", AttachOptions{}, ErrCannotUpdate},
 		"interface taken":     {"a", "more", AttachOptions{Interface: "eth0"}, ErrInUse},
 		"foreign interface":   {"a", "more", AttachOptions{Interface: "foreign0"}, ErrInUse},
+		"pattern":             {"a", "more", AttachOptions{Interface: "a%d"}, ErrInvalidAllocation},
 		"invalid interface":   {"a", "more", AttachOptions{Interface: "a/b"}, ErrInvalidAllocation},
 		"other revision":      {"a", "more", AttachOptions{Revision: "0-0"}, ErrRevision},
 	} {

@@ -31,8 +31,18 @@ func ValidateContainer(id string) error { return coded(utils.ValidateContainerID
 // ValidateNetwork validates the name of a network.
 func ValidateNetwork(name string) error { return coded(utils.ValidateNetworkName(name), name) }
 
-// ValidateInterface validates the name of a network interface, including bridges.
+// ValidateInterface validates the name of a network interface, including bridges. For an
+// interface that may not exist yet, use ValidateNewInterface.
 func ValidateInterface(name string) error { return coded(utils.ValidateInterfaceName(name), name) }
+
+// ValidateNewInterface validates the name of an interface to be created. From a name with
+// "%d" the kernel would make another one, with a number.
+func ValidateNewInterface(name string) error {
+	if strings.Contains(name, "%") {
+		return types.NewError(types.ErrInvalidEnvironmentVariables, "interface name contains %", quote(name))
+	}
+	return ValidateInterface(name)
+}
 
 // ValidateAttachments validates the list of valid attachments of a GC, the value of a key.
 func ValidateAttachments(key string, list []types.GCAttachment) error {

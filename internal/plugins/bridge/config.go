@@ -77,7 +77,7 @@ func New(conf []byte) (sdk.Plugin, error) {
 
 // validate rejects invalid values and combinations.
 func (b *bridge) validate() error {
-	if err := names.ValidateInterface(b.Bridge); err != nil {
+	if err := names.ValidateNewInterface(b.Bridge); err != nil {
 		return fmt.Errorf("name %q of the bridge: %w", b.Bridge, err)
 	}
 	switch {

@@ -13,6 +13,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
 
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -98,6 +99,11 @@ func (e *Exec) choose(ctx context.Context, name, command string, factory Factory
 	if err := e.validateNames(a); err != nil {
 		return nil, nil, err
 	}
+	if command == "ADD" && a.IfName != "" {
+		if err := names.ValidateNewInterface(a.IfName); err != nil {
+			return nil, nil, err
+		}
+	}
 	p, err = a.Conf.plugin(name, factory, a.Runtime)
 	why, err = e.tolerate(name, command, p, err)
 	if p == nil || why != nil && !removes(command) {
@@ -119,13 +125,13 @@ func (e *Exec) choose(ctx context.Context, name, command string, factory Factory
 func (e *Exec) validateNames(a *CmdArgs) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	names := [2]string{a.ContainerID, a.IfName}
-	if names == e.valid {
+	both := [2]string{a.ContainerID, a.IfName}
+	if both == e.valid {
 		return nil
 	}
 	err := a.validateNames()
 	if err == nil {
-		e.valid = names
+		e.valid = both
 	}
 	return err
 }

@@ -52,10 +52,13 @@ type multicall struct {
 	plugins map[string]Factory
 }
 
-// add rejects the plugin's own network namespace. skel rejects it as well, but
-// only after the plugin has done the work and printed the result, so nothing
-// would undo it.
+// add rejects names that skel accepts, with the code that skel has for others. It also rejects the
+// plugin's own network namespace: skel does so only after the plugin has done the work and printed
+// the result, so nothing would undo it.
 func (m *multicall) add(args *skel.CmdArgs) error {
+	if err := names.ValidateNewInterface(args.IfName); err != nil {
+		return err
+	}
 	if !overrides(args) && errors.Is(sandbox.Validate(args.Netns), sandbox.ErrHostNamespace) {
 		return types.NewError(types.ErrInvalidNetNS, "CNI_NETNS is the network namespace of the plugin itself", args.Netns)
 	}
