@@ -34,7 +34,8 @@ func (r *Ruleset) apply(ctx context.Context, c change) error {
 // elements that the owner already has are changed to the given values.
 //
 // If another container has the host port of a mapping, Add returns a *PortTakenError
-// and adds nothing. Unless MayNarrow is set, it does the same for a host port of one
+// and adds nothing. If two mappings give one host port different destinations, the error has the
+// CNI code of an invalid configuration. Unless MayNarrow is set, it does the same for a host port of one
 // address if another container has the port on every address. The reverse is not checked:
 // a new host port of every address leaves the existing host ports of single addresses as
 // they are. If another attachment of the same container has the host port, the mapping waits until
@@ -196,7 +197,7 @@ func (r *Ruleset) settle(ctx context.Context, list []element) (change, error) {
 		}
 		if twin := seen[want.place()]; twin != nil {
 			if twin.value != want.value && want.isMapping() {
-				return c, taken(want, twin)
+				return c, requestedTwice(want.mapping(), twin.mapping())
 			}
 			continue
 		}

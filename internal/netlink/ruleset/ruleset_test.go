@@ -129,7 +129,9 @@ func TestPortTakenTwiceByItself(t *testing.T) {
 	require.NoError(t, r.Add(t.Context(), e), "the same twice")
 	require.NoError(t, r.Del(t.Context(), e))
 	e.Mappings[1].To = netip.MustParseAddrPort("10.1.0.1:81")
-	require.ErrorIs(t, r.Add(t.Context(), e), ErrPortTaken)
+	err := r.Add(t.Context(), e)
+	require.ErrorContains(t, err, "host port 1/tcp is requested twice; for 10.1.0.1:80 and for 10.1.0.1:81")
+	require.NotErrorIs(t, err, ErrPortTaken)
 	require.Zero(t, countElements(t))
 }
 
