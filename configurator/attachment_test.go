@@ -153,7 +153,8 @@ func TestAttachWithoutTheRequestedAddresses(t *testing.T) {
 
 // TestAttachFails: an ADD that fails is rolled back alone.
 func TestAttachFails(t *testing.T) {
-	h, a, leases := attachHost(t, `{"type":"ptp","mtu":7,"ipam":{"type":"host-local","subnet":"10.78.0.0/24"}}`)
+	h, a, leases := attachHost(t, `{"type":"ptp","ipam":{"type":"host-local","subnet":"10.78.0.0/24",
+		"routes":[{"dst":"192.0.2.0/24","gw":"203.0.113.1"}]}}`)
 	first, err := h.store.Get("a")
 	require.NoError(t, err)
 	_, err = h.Attach(t.Context(), "a", "more", AttachOptions{})

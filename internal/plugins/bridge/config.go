@@ -90,7 +90,7 @@ func (b *bridge) validate() error {
 	}
 	var err error
 	b.vlans, err = ranges(b.VlanTrunk)
-	return err
+	return sdk.FirstError(err, veth.ValidateMTU(b.MTU))
 }
 
 // mac returns the hardware address of the container's end. args.cni overrides CNI_ARGS,

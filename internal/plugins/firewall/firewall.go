@@ -203,5 +203,5 @@ func (f *firewall) closedPolicy() (string, error) {
 	case sameBridge, isolated:
 		return f.IngressPolicy, nil
 	}
-	return "", fmt.Errorf("unknown ingress policy: %q", f.IngressPolicy)
+	return "", sdk.Invalid(fmt.Errorf("unknown ingress policy: %q", f.IngressPolicy))
 }

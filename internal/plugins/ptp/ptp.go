@@ -50,13 +50,13 @@ func New(conf []byte) (sdk.Plugin, error) {
 	p.rules = veth.Rules{Network: p.Name, Masquerade: veth.Masquerade{
 		On: unread || p.IPMasq, Backend: p.IPMasqBackend, Network: p.Name, Except: p.IPMasqExcept,
 	}}
-	return p, sdk.FirstError(decodeErr, ipamErr, p.rules.Masquerade.ValidateExcept())
+	return p, sdk.FirstError(decodeErr, ipamErr, p.rules.Masquerade.ValidateExcept(), veth.ValidateMTU(p.MTU))
 }
 
 //lint:ignore ST1005 text of the reference plugin
 var errNoResult = errors.New("Required prevResult missing")
 
-var errNoIPAM = errors.New("an IPAM plugin is needed: the configuration has no ipam.type")
+var errNoIPAM = sdk.Invalid(errors.New("an IPAM plugin is needed: the configuration has no ipam.type"))
 
 // addition is the state of one ADD.
 type addition struct {

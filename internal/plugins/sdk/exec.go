@@ -105,7 +105,7 @@ func (e *Exec) choose(ctx context.Context, name, command string, factory Factory
 		}
 	}
 	p, err = a.Conf.plugin(name, factory, a.Runtime)
-	why, err = e.tolerate(name, command, p, err)
+	why, err = e.tolerate(name, command, p, Invalid(err))
 	if p == nil || why != nil && !removes(command) {
 		return nil, why, statusError(ctx, command, err)
 	}

@@ -46,7 +46,7 @@ func (m Masquerade) ValidateExcept() error {
 	return nil
 }
 
-func errBackend(name string) error { return fmt.Errorf("unknown ipmasq backend %q", name) }
+func errBackend(name string) error { return sdk.Invalid(fmt.Errorf("unknown ipmasq backend %q", name)) }
 
 // Add masquerades traffic from the addresses of a result behind the host's
 // address.
