@@ -119,7 +119,7 @@ func (c *Configurator) planAttachment(p *plan.Plan, n *conflist.Network, name st
 	if err != nil {
 		return nil, err
 	}
-	if err := names.ValidateInterface(name); err != nil {
+	if err := names.ValidateNewInterface(name); err != nil {
 		return nil, fmt.Errorf("%w: interface: %w", ErrInvalidAllocation, err)
 	}
 	if p.InterfaceAt(name) >= 0 {

@@ -90,6 +90,7 @@ func TestAttachRefused(t *testing.T) {
 		"binary":              {"a", "binary", AttachOptions{}, ErrCannotUpdate},
 		"interface taken":     {"a", "more", AttachOptions{Interface: "eth0"}, ErrInUse},
 		"foreign interface":   {"a", "more", AttachOptions{Interface: "foreign0"}, ErrInUse},
+		"pattern":             {"a", "more", AttachOptions{Interface: "a%d"}, ErrInvalidAllocation},
 		"invalid interface":   {"a", "more", AttachOptions{Interface: "a/b"}, ErrInvalidAllocation},
 		"other revision":      {"a", "more", AttachOptions{Revision: "0-0"}, ErrRevision},
 	} {
@@ -152,7 +153,8 @@ func TestAttachWithoutTheRequestedAddresses(t *testing.T) {
 
 // TestAttachFails: an ADD that fails is rolled back alone.
 func TestAttachFails(t *testing.T) {
-	h, a, leases := attachHost(t, `{"type":"ptp","mtu":7,"ipam":{"type":"host-local","subnet":"10.78.0.0/24"}}`)
+	h, a, leases := attachHost(t, `{"type":"ptp","ipam":{"type":"host-local","subnet":"10.78.0.0/24",
+		"routes":[{"dst":"192.0.2.0/24","gw":"203.0.113.1"}]}}`)
 	first, err := h.store.Get("a")
 	require.NoError(t, err)
 	_, err = h.Attach(t.Context(), "a", "more", AttachOptions{})

@@ -145,8 +145,9 @@ func isFault(err error) bool {
 
 // isPluginFault reports whether an error is a finding of a plugin. A plugin that runs to its
 // end reports an error with a code (CNI specification, "Error"); any other error means that
-// CHECK was not completed. The code 11 means that the plugin does not know yet.
+// CHECK was not completed. The code 7 means that the configuration is invalid, which says nothing about
+// the network, and 11 that the plugin does not know yet.
 func isPluginFault(err error) bool {
 	var e *types.Error
-	return errors.As(err, &e) && e.Code != types.ErrUnknown && e.Code != types.ErrTryAgainLater
+	return errors.As(err, &e) && e.Code != types.ErrUnknown && e.Code != types.ErrInvalidNetworkConfig && e.Code != types.ErrTryAgainLater
 }

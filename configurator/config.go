@@ -268,7 +268,7 @@ func (c Config) validate() error {
 			bad(field, dir, "must be an absolute path")
 		}
 	}
-	if err := names.ValidateInterface(c.InterfacePrefix + "00"); err != nil {
+	if err := names.ValidateNewInterface(c.InterfacePrefix + "00"); err != nil {
 		bad("InterfacePrefix", c.InterfacePrefix, err.Error())
 	}
 	switch c.Engine {

@@ -32,6 +32,7 @@ func TestInvalidConfig(t *testing.T) {
 		"relative ConfDir":  {Config{ConfDir: "conf"}, `ConfDir "conf"`},
 		"relative StateDir": {Config{StateDir: "state"}, `StateDir "state"`},
 		"long prefix":       {Config{InterfacePrefix: "fifteencharactr"}, "InterfacePrefix"},
+		"pattern as prefix": {Config{InterfacePrefix: "e%d"}, "InterfacePrefix"},
 		"slash in prefix":   {Config{InterfacePrefix: "e/"}, "InterfacePrefix"},
 		"engine":            {Config{Engine: "warp"}, `Engine "warp"`},
 		"both":              {Config{Network: "a", Networks: []string{"b"}}, "either Network or Networks"},

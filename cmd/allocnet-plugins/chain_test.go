@@ -3,12 +3,15 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
@@ -182,22 +185,111 @@ func TestDelWithoutNamespace(t *testing.T) {
 }
 
 // TestGC: GC removes everything of a network that belongs to no valid
-// attachment, and nothing else.
+// attachment, and nothing else; nothing at all without a list of these.
 func TestGC(t *testing.T) {
 	privhost.Require(t, "iptables", "ip6tables")
 	dataDir := t.TempDir()
-	list := network(t, "1.1.0", bridged(dataDir), aFirewall)
+	first := bridged(dataDir)
+	first["macspoofchk"] = true
+	list := network(t, "1.1.0", append([]object{first, aFirewall}, rest...)...)
 	cni := runtime(t, links)
 	for _, id := range []string{"kept", "stale"} {
 		a := attachment(id, namespace(t, id))
-		a.CapabilityArgs = nil
+		if a.CapabilityArgs = nil; id == "stale" {
+			a = attachment(id, a.NetNS)
+		}
 		_, err := cni.AddNetworkList(t.Context(), list, a)
 		require.NoError(t, err)
 	}
+	options := hostsnap.Options{Dirs: []string{dataDir, "/var/lib/cni"}, Persistent: true}
+	before, err := hostsnap.Take(options)
+	require.NoError(t, err)
+	require.NoError(t, runtime(t, links).GCNetworkList(t.Context(), list, nil))
+	after, err := hostsnap.Take(options)
+	require.NoError(t, err)
+	require.Empty(t, hostsnap.Diff(before, after))
 	require.NoError(t, runtime(t, links).GCNetworkList(t.Context(), list, &libcni.GCArgs{ValidAttachments: []types.GCAttachment{{ContainerID: "kept", IfName: "eth0"}}}))
 	require.Equal(t, []string{"10.9.0.2", "fd00:9::2"}, leases(t, dataDir))
-	require.NoError(t, runtime(t, links).GCNetworkList(t.Context(), list, &libcni.GCArgs{}))
+	require.NoError(t, runtime(t, links).GCNetworkList(t.Context(), list, &libcni.GCArgs{})) // which sends null
 	require.Empty(t, leases(t, dataDir))
+}
+
+// TestPortOfOneAddress: a host port of one address takes precedence over that of every address,
+// whichever container has come first, and also after each of them is set up again.
+func TestPortOfOneAddress(t *testing.T) {
+	privhost.Require(t, "iptables", "ip6tables")
+	list := network(t, "1.0.0", bridged(t.TempDir()), rest[0])
+	cni := runtime(t, links)
+	attachments := map[string]*libcni.RuntimeConf{}
+	for id, mapping := range map[string]object{"one": {"hostIP": "127.0.0.1"}, "every": {}} {
+		a := attachment(id, namespace(t, id))
+		mapping["hostPort"], mapping["containerPort"], mapping["protocol"] = 8080, 80, "tcp"
+		a.CapabilityArgs = object{"portMappings": []object{mapping}}
+		attachments[id] = a
+		serveName(t, a)
+	}
+	add := func(id string) {
+		_, err := cni.AddNetworkList(t.Context(), list, attachments[id])
+		require.NoError(t, err, id)
+	}
+	del := func(id string) { require.NoError(t, cni.DelNetworkList(t.Context(), list, attachments[id]), id) }
+	both := func() {
+		t.Helper()
+		require.Equal(t, "one", nameAt(t, "127.0.0.1:8080"))
+		require.Equal(t, "every", nameAt(t, "10.9.0.1:8080"))
+		for id, a := range attachments {
+			require.NoError(t, cni.CheckNetworkList(t.Context(), list, a), id)
+		}
+	}
+	add("one")
+	add("every")
+	both()
+	del("one")
+	require.Equal(t, "every", nameAt(t, "127.0.0.1:8080"))
+	add("one")
+	both()
+	del("every")
+	require.Equal(t, "one", nameAt(t, "127.0.0.1:8080"))
+	add("every")
+	both()
+	del("one")
+	del("every")
+}
+
+// serveName answers each connection to port 80 of an attachment with its ID.
+func serveName(t *testing.T, a *libcni.RuntimeConf) {
+	t.Helper()
+	s, err := sandbox.Open(a.NetNS)
+	require.NoError(t, err)
+	defer s.Close()
+	var l net.Listener
+	require.NoError(t, s.Do(func() (err error) {
+		l, err = net.Listen("tcp", ":80")
+		return err
+	}))
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			fmt.Fprint(conn, a.ContainerID)
+			conn.Close()
+		}
+	}()
+}
+
+// nameAt returns what a server that the host reaches at an address answers.
+func nameAt(t *testing.T, address string) string {
+	t.Helper()
+	conn, err := net.DialTimeout("tcp", address, 10*time.Second)
+	require.NoError(t, err)
+	defer conn.Close()
+	require.NoError(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+	name, err := io.ReadAll(conn)
+	require.NoError(t, err)
+	return string(name)
 }
 
 // leases returns the leased addresses.
@@ -249,6 +341,47 @@ func TestForeignIPAM(t *testing.T) {
 	}
 	require.Equal(t, texts[0], texts[1])
 	require.Contains(t, texts[0], "10.9.0.7/24")
+}
+
+// TestIPAMWithoutGC: GC succeeds with an IPAM plugin that does not have it, and reports all other
+// errors of the plugin. An error that the plugin did not report has a code nevertheless.
+func TestIPAMWithoutGC(t *testing.T) {
+	privhost.Require(t)
+	dir, netns := t.TempDir(), namespace(t, "without-gc")
+	require.NoError(t, fakeplugin.Install(dir, "leaser"))
+	run := func(name, command string, b fakeplugin.Behaviour) answer {
+		conf, err := json.Marshal(object{
+			"cniVersion": "1.1.0", "name": "net", "type": name, "ipam": object{"type": "leaser"}, "cni.dev/valid-attachments": nil,
+			"fake": fakeplugin.Config{Log: filepath.Join(dir, "log"), On: map[string]fakeplugin.Behaviour{command: b}},
+		})
+		require.NoError(t, err)
+		return call(t, links, name, string(conf), "CNI_COMMAND="+command, "CNI_PATH="+dir, "CNI_CONTAINERID=web", "CNI_IFNAME=eth0", "CNI_NETNS="+netns)
+	}
+	for _, name := range []string{"bridge", "ptp"} {
+		for _, lacks := range []fakeplugin.Behaviour{
+			{Code: 4, Msg: "unknown CNI_COMMAND: GC"}, {Code: 100, Msg: "unknown CNI_COMMAND: GC"}, {Exit: 1}, {Code: 1, Msg: "plugin version does not allow GC"},
+		} {
+			got := run(name, "GC", lacks)
+			require.Zero(t, got.exit, "%+v: %s", lacks, got.stdout)
+			require.Contains(t, got.stderr, "the plugin has no GC", "%+v", lacks)
+		}
+		for code, fails := range map[uint]fakeplugin.Behaviour{11: {Code: 11, Msg: "later"}, types.ErrInternal: {KillGroup: true}} {
+			require.Equal(t, code, codeOf(t, run(name, "GC", fails)))
+		}
+		for _, command := range []string{"ADD", "CHECK", "DEL", "STATUS"} {
+			require.NotZero(t, codeOf(t, run(name, command, fakeplugin.Behaviour{Exit: 1})), command)
+		}
+	}
+	removeLinks(t)
+}
+
+// codeOf returns the code of the error that a plugin reports.
+func codeOf(t *testing.T, a answer) uint {
+	t.Helper()
+	var failure types.Error
+	require.Equal(t, 1, a.exit)
+	require.NoError(t, json.Unmarshal([]byte(a.stdout), &failure), a.stdout)
+	return failure.Code
 }
 
 // TestIPAMOfTheReferenceBridge: the reference bridge plugin calls allocnet's

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/containernetworking/cni/pkg/types"
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 
@@ -104,6 +105,24 @@ func TestFailuresLikeTheReference(t *testing.T) {
 				removeLinks(t)
 			}
 		})
+	}
+}
+
+// TestPatternAsInterface: the kernel would replace %d in the name of a new interface. DEL and GC accept such
+// names, as of earlier ADDs.
+func TestPatternAsInterface(t *testing.T) {
+	privhost.Require(t, "iptables", "ip6tables")
+	netns, data := namespace(t, "pattern"), t.TempDir()
+	for _, plugin := range []string{"bridge", "ptp"} {
+		conf := dataDir.ReplaceAllLiteralString(`{"cniVersion":"1.1.0","name":"net","cni.dev/valid-attachments":[{"containerID":"c1","ifname":"a%d"}],`+
+			`"ipam":{"type":"host-local","subnet":"10.9.0.0/24","dataDir":"DATA"}}`, data)
+		env := func(command string) []string { return changed(command, links, netns, []string{"CNI_IFNAME=a%d"}) }
+		failure, _ := call(t, links, plugin, conf, env("ADD")...).failure(t)
+		require.EqualValues(t, types.ErrInvalidEnvironmentVariables, failure.Code)
+		require.Equal(t, `interface name contains %; "a%d"`, failure.Error())
+		for _, command := range []string{"DEL", "GC"} {
+			require.Zero(t, call(t, links, plugin, conf, env(command)...).exit, command)
+		}
 	}
 }
 

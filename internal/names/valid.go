@@ -1,6 +1,7 @@
 package names
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -30,8 +31,32 @@ func ValidateContainer(id string) error { return coded(utils.ValidateContainerID
 // ValidateNetwork validates the name of a network.
 func ValidateNetwork(name string) error { return coded(utils.ValidateNetworkName(name), name) }
 
-// ValidateInterface validates the name of a network interface, including bridges.
+// ValidateInterface validates the name of a network interface, including bridges. For an
+// interface that may not exist yet, use ValidateNewInterface.
 func ValidateInterface(name string) error { return coded(utils.ValidateInterfaceName(name), name) }
+
+// ValidateNewInterface validates the name of an interface to be created. From a name with
+// "%d" the kernel would make another one, with a number.
+func ValidateNewInterface(name string) error {
+	if strings.Contains(name, "%") {
+		return types.NewError(types.ErrInvalidEnvironmentVariables, "interface name contains %", quote(name))
+	}
+	return ValidateInterface(name)
+}
+
+// ValidateAttachments validates the list of valid attachments of a GC, the value of a key.
+func ValidateAttachments(key string, list []types.GCAttachment) error {
+	for i, a := range list {
+		err := errors.Join(ValidateContainer(a.ContainerID), ValidateInterface(a.IfName))
+		if a.ContainerID == "" || a.IfName == "" {
+			err = errors.New("containerID or ifname is missing")
+		}
+		if err != nil {
+			return types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf("%s[%d] is not an attachment", key, i), err.Error())
+		}
+	}
+	return nil
+}
 
 // ValidateArgument validates the name of one of CNI_ARGS.
 func ValidateArgument(name string) error {

@@ -102,7 +102,7 @@ func validateNames(a *allocnet.Allocation, bad func(string, ...any)) {
 		}
 	}
 	if a.Interface != "" {
-		if err := names.ValidateInterface(a.Interface); err != nil {
+		if err := names.ValidateNewInterface(a.Interface); err != nil {
 			bad("interface %q: %v", a.Interface, err)
 		}
 	}

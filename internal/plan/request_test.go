@@ -25,6 +25,7 @@ func TestInvalidAllocations(t *testing.T) {
 		want   string
 	}{
 		"no ID":              {func(a *allocnet.Allocation) { a.ID = "" }, `ID ""`},
+		"pattern":            {func(a *allocnet.Allocation) { a.Interface = "a%d" }, `interface "a%d"`},
 		"ID with slash":      {func(a *allocnet.Allocation) { a.ID = "a/b" }, `ID "a/b"`},
 		"ID with dots":       {func(a *allocnet.Allocation) { a.ID = ".." }, `ID ".."`},
 		"ID with spaces":     {func(a *allocnet.Allocation) { a.ID = "a b" }, `ID "a b"`},

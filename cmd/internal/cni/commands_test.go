@@ -444,11 +444,14 @@ func TestGC(t *testing.T) {
 	gc := func(valid string) string {
 		return ours("1.1.0", `"delegate":"br","cni.dev/attachments":[],"cni.dev/valid-attachments":`+valid)
 	}
-	w.serve(Env{Command: "GC"}, gc(`[{"containerID":"a","ifname":"eth0"},{"containerID":"b","ifname":"eth1"},{"containerID":"gone","ifname":"eth0"}]`))
+	isA, others := `{"containerID":"a","ifname":"eth0"}`, `[{"containerID":"b","ifname":"eth1"},{"containerID":"gone","ifname":"eth0"}]`
+	w.serve(Env{Command: "GC"}, ours("1.1.0", `"delegate":"br","cni.dev/attachments":[`+isA+`],"cni.dev/valid-attachments":`+others))
+	require.Equal(t, []string{"a.eth0", "d.eth0"}, w.records())
+	w.serve(Env{Command: "GC"}, ours("1.1.0", `"delegate":"br","cni.dev/attachments":[`+isA+`]`))
 	require.Equal(t, []string{"a.eth0", "d.eth0"}, w.records())
 	for text, conf := range map[string]string{
-		"lacks containerID or ifname": gc(`[{"containerID":"a"}]`),
-		"containerId":                 gc(`[{"containerId":"a","ifname":"eth0"}]`), "must be an array": gc(`{}`),
+		"cni.dev/valid-attachments[0] is not an attachment": gc(`[{"containerID":"a"}]`),
+		"containerId": gc(`[{"containerId":"a","ifname":"eth0"}]`), "must be an array": gc(`{}`),
 	} {
 		e := w.refuse(Env{Command: "GC"}, conf)
 		require.Equal(t, uint(7), e.Code)

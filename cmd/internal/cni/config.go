@@ -2,13 +2,13 @@ package cni
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/allocnet/allocnet/cmd/internal/server/strict"
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
 // head is the part of a configuration that every command needs.
@@ -46,6 +46,7 @@ type config struct {
 	PrevResult       json.RawMessage            `json:"prevResult"`
 	RuntimeConfig    map[string]json.RawMessage `json:"runtimeConfig"`
 	ValidAttachments json.RawMessage            `json:"cni.dev/valid-attachments"`
+	Attachments      json.RawMessage            `json:"cni.dev/attachments"` // its former name: see sdk.FormerValidKey
 }
 
 func badConfig(format string, args ...any) error {
@@ -90,8 +91,7 @@ func (h *head) speaks(command string) error {
 }
 
 // reserved is the prefix of keys that the specification may add. Unknown keys with this
-// prefix are ignored. So is "cni.dev/attachments", a mistake in an earlier
-// specification.
+// prefix are ignored.
 const reserved = "cni.dev/"
 
 // readConfig decodes a configuration strictly.
@@ -129,24 +129,25 @@ func readConfig(data []byte) (*config, error) {
 
 func isNull(value json.RawMessage) bool { return len(value) == 0 || string(value) == "null" }
 
-// attachments returns the runtime's list of valid attachments; null, as libcni sends
-// it, is an empty list. said is false if there is no list, as from cnitool, which runs
+// attachments returns the attachments of the runtime's lists of valid ones; null, as libcni
+// sends it, is an empty list. said is false if there is no list, as from cnitool, which runs
 // DEL instead.
 func (c *config) attachments() (valid []types.GCAttachment, said bool, err error) {
-	const key = "cni.dev/valid-attachments"
-	if len(c.ValidAttachments) == 0 {
-		return nil, false, nil
-	}
-	if err := strict.Decode(c.ValidAttachments, &valid); err != nil {
-		return nil, false, badConfig("%q: %v", key, err)
-	}
-	for i, a := range valid {
-		if a.ContainerID == "" || a.IfName == "" {
-			return nil, false, badConfig("%q: [%d] lacks containerID or ifname", key, i)
+	for _, k := range []struct {
+		name  string
+		value json.RawMessage
+	}{{sdk.ValidKey, c.ValidAttachments}, {sdk.FormerValidKey, c.Attachments}} {
+		if len(k.value) == 0 {
+			continue
 		}
-		if err := errors.Join(names.ValidateContainer(a.ContainerID), names.ValidateInterface(a.IfName)); err != nil {
-			return nil, false, badConfig("%q: [%d]: %v", key, i, err)
+		var list []types.GCAttachment
+		if err := strict.Decode(k.value, &list); err != nil {
+			return nil, false, badConfig("%q: %v", k.name, err)
 		}
+		if err := names.ValidateAttachments(k.name, list); err != nil {
+			return nil, false, badConfig("%v", err)
+		}
+		valid, said = append(valid, list...), true
 	}
-	return valid, true, nil
+	return valid, said, nil
 }

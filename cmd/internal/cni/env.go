@@ -53,7 +53,11 @@ func checkEnv(e Env) error {
 		if len(e.ContainerID) > names.MaxID {
 			return badEnv("%s has more than %d characters", containerID, names.MaxID)
 		}
-		if err := names.ValidateInterface(e.IfName); err != nil {
+		validate := names.ValidateInterface
+		if e.Command == Add {
+			validate = names.ValidateNewInterface
+		}
+		if err := validate(e.IfName); err != nil {
 			return err
 		}
 	}

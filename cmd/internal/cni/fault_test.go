@@ -188,6 +188,7 @@ func TestBadEnvironments(t *testing.T) {
 		{func(e *Env) { e.Command, e.ContainerID = "DEL", "../c" }, 4, "invalid characters"},
 		{func(e *Env) { e.ContainerID = strings.Repeat("c", 129) }, 4, "more than 128"},
 		{func(e *Env) { e.IfName = "a/b" }, 4, "/"},
+		{func(e *Env) { e.IfName = "a%d" }, 4, "%"},
 		{func(e *Env) { e.IfName = "sixteen-letters-" }, 4, "less than 16"},
 		{func(e *Env) { e.Netns = "netns" }, 4, "absolute"},
 		{func(e *Env) { e.Netns = "/run/netns/none" }, 8, "none"},

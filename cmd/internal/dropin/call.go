@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/cmd/internal/cni"
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/plugins/builtin"
 	"github.com/allocnet/allocnet/internal/wire"
 	"github.com/allocnet/allocnet/sandbox"
@@ -113,6 +114,11 @@ func (c *Call) validate() error {
 			return notServed("%w", err)
 		}
 		if err := utils.ValidateInterfaceName(c.Env.IfName); err != nil {
+			return notServed("%w", err)
+		}
+	}
+	if c.Env.Command == cni.Add {
+		if err := names.ValidateNewInterface(c.Env.IfName); err != nil {
 			return notServed("%w", err)
 		}
 	}

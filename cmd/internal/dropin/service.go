@@ -48,7 +48,7 @@ func (s *Service) open() (*sdk.Host, error) {
 	if s.host != nil {
 		return s.host, nil
 	}
-	host, err := sdk.OpenHost(s.log)
+	host, err := sdk.OpenDropInHost(s.log)
 	if err != nil {
 		return nil, err
 	}

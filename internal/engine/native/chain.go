@@ -201,7 +201,7 @@ func (c *chain) collect(ctx context.Context, i int, valid []types.GCAttachment) 
 		valid = []types.GCAttachment{} // encoded as [] instead of null
 	}
 	args := c.args(i, nil)
-	text, err := sdk.WithKey(args.Conf.Text, "cni.dev/valid-attachments", valid)
+	text, err := sdk.WithKey(args.Conf.Text, sdk.ValidKey, valid)
 	if err != nil {
 		return err
 	}

@@ -169,7 +169,25 @@ func pluginError(path string, err error, stdout, stderr []byte) error {
 		said = "no output"
 	}
 	// No plugin reports this code, so it cannot be taken for a finding of CHECK.
-	return types.NewError(types.ErrUnknown, fmt.Sprintf("plugin %s: %v", path, err), clip(said))
+	unreported := types.NewError(types.ErrUnknown, fmt.Sprintf("plugin %s: %v", path, err), clip(said))
+	if exit.Exited() {
+		return meaningful{unreported, errNotReported}
+	}
+	return unreported
+}
+
+// errNotReported: a plugin exited with a failure, and without an error on stdout.
+var errNotReported = errors.New("the plugin reported no error")
+
+// LacksCommand reports whether an error of a plugin says that it does not have the command, or
+// not in its CNI versions. Scripts often only exit with a failure then.
+func LacksCommand(err error) bool {
+	var coded *types.Error
+	if !errors.As(err, &coded) {
+		return false
+	}
+	return coded.Code == types.ErrInvalidEnvironmentVariables || coded.Code == types.ErrIncompatibleCNIVersion ||
+		strings.Contains(coded.Msg, "unknown CNI_COMMAND") || errors.Is(err, errNotReported)
 }
 
 // meanings are the errors of host-local that it reports only in its texts.
@@ -178,7 +196,7 @@ var meanings = map[string]error{
 	"is not available in range set": allocnet.ErrAddressUnavailable,
 }
 
-// meaningful is an error of a plugin that has one of meanings.
+// meaningful is an error of a plugin that means another error as well.
 type meaningful struct {
 	said  *types.Error
 	means error

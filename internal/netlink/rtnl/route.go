@@ -25,6 +25,8 @@ type Route struct {
 	Protocol uint8
 	// MTU and AdvMSS are in bytes; 0 sets none.
 	MTU, AdvMSS int
+	// OnLink means that Via is a neighbour on the link, even without a route to it.
+	OnLink bool
 	// Exclusive makes the request fail if the route already exists.
 	Exclusive bool
 	// Behind keeps the routes of other links to the same destination in use: without a
@@ -96,6 +98,9 @@ func (r *Route) header() (m unix.RtMsg, short func(net.IP) net.IP) {
 	}
 	if r.Unreachable {
 		m.Type = unix.RTN_UNREACHABLE
+	}
+	if r.OnLink {
+		m.Flags |= unix.RTNH_F_ONLINK
 	}
 	short = net.IP.To16
 	if r.Dst.IP.To4() != nil {
@@ -180,8 +185,8 @@ func (r *Route) putMetrics(to *sock.Requests) {
 }
 
 // RouteExists reports whether the sandbox has a route with the destination and the table
-// of want and, if want has one, with its gateway. Without a table, want means the main
-// table.
+// of want and, if want has one, with its gateway. Without a table, or with table 0,
+// want means the main table.
 func (s *Sandbox) RouteExists(want *types.Route) (exists bool, err error) {
 	family := uint8(unix.AF_INET6)
 	if want.Dst.IP.To4() != nil {
@@ -222,7 +227,7 @@ func isRoute(payload []byte, want *types.Route) bool {
 		}
 	})
 	wanted := unix.RT_TABLE_MAIN
-	if want.Table != nil {
+	if want.Table != nil && *want.Table != 0 {
 		wanted = *want.Table
 	}
 	return table == wanted && dst.Equal(want.Dst.IP) && (want.GW == nil || via.Equal(want.GW))

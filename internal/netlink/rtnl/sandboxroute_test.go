@@ -49,10 +49,13 @@ func TestRouteExists(t *testing.T) {
 		b.AddRoute(&rtnl.Route{Index: v.PeerIndex, Dst: &to, Via: net.ParseIP(r.via), Table: r.table})
 	}
 	require.NoError(t, s.Apply(&b))
+	zero := route("0.0.0.0/0", "10.9.0.1", 0)
+	zero.Table = new(int)
 	for _, test := range []struct {
 		want   types.Route
 		exists bool
 	}{
+		{zero, true},
 		{route("0.0.0.0/0", "10.9.0.1", 0), true},
 		{route("0.0.0.0/0", "", 0), true},
 		{route("0.0.0.0/0", "10.9.0.7", 0), false},

@@ -34,10 +34,11 @@ func (r *Ruleset) apply(ctx context.Context, c change) error {
 // elements that the owner already has are changed to the given values.
 //
 // If another container has the host port of a mapping, Add returns a *PortTakenError
-// and adds nothing. It does the same for a host port of one address if another
-// container has the port on every address. The reverse is not checked: a new host port
-// of every address leaves the existing host ports of single addresses as they are. If
-// another attachment of the same container has the host port, the mapping waits until
+// and adds nothing. If two mappings give one host port different destinations, the error has the
+// CNI code of an invalid configuration. Unless MayNarrow is set, it does the same for a host port of one
+// address if another container has the port on every address. The reverse is not checked:
+// a new host port of every address leaves the existing host ports of single addresses as
+// they are. If another attachment of the same container has the host port, the mapping waits until
 // that attachment is removed. If another attachment that exists has an address, Add returns
 // ErrAddressTaken and adds nothing. An address of an owner whose attachment does not exist becomes
 // one of this owner, because it was assigned again: see Attached.
@@ -92,8 +93,11 @@ func (r *Ruleset) Extend(ctx context.Context, present []*Elements, more *Element
 
 // checkEverywhere returns a *PortTakenError for a new host port of one address if
 // another container has the port on every address: the new mapping would take over some
-// of its clients.
+// of its clients. With MayNarrow it does nothing.
 func (r *Ruleset) checkEverywhere(ctx context.Context, list []element) error {
+	if r.MayNarrow {
+		return nil
+	}
 	var pairs []element
 	for _, e := range list {
 		if e.set == e.set.table.hostIPPorts {
@@ -193,7 +197,7 @@ func (r *Ruleset) settle(ctx context.Context, list []element) (change, error) {
 		}
 		if twin := seen[want.place()]; twin != nil {
 			if twin.value != want.value && want.isMapping() {
-				return c, taken(want, twin)
+				return c, requestedTwice(want.mapping(), twin.mapping())
 			}
 			continue
 		}

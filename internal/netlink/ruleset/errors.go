@@ -2,6 +2,9 @@ package ruleset
 
 import (
 	"errors"
+	"fmt"
+
+	cnitypes "github.com/containernetworking/cni/pkg/types"
 
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/internal/names"
@@ -42,4 +45,11 @@ func portTaken(m Mapping, owner names.Owner) *PortTakenError {
 		taken.Mapping.HostIP = m.HostIP.String()
 	}
 	return taken
+}
+
+// requestedTwice returns the error for a host port that two mappings of one attachment give
+// different destinations.
+func requestedTwice(m, other Mapping) error {
+	return cnitypes.NewError(cnitypes.ErrInvalidNetworkConfig, fmt.Sprintf("host port %s is requested twice", portTaken(m, names.Owner{}).Mapping.Published()),
+		fmt.Sprintf("for %s and for %s", other.To, m.To))
 }

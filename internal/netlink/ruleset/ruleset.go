@@ -17,6 +17,10 @@ import (
 // opened. It is safe for concurrent use, also by several processes, and holds one
 // descriptor until Close.
 type Ruleset struct {
+	// MayNarrow permits a new host port of one address that another container has on every
+	// address: the kernel prefers the mapping of the single address. Set it before the first use.
+	MayNarrow bool
+
 	socket    *sock.Socket
 	guarded   [3]atomic.Bool // the table of a Family's guard was complete
 	holds     [3]atomic.Bool // this connection owns the second one, or the kernel has none

@@ -129,7 +129,9 @@ func TestPortTakenTwiceByItself(t *testing.T) {
 	require.NoError(t, r.Add(t.Context(), e), "the same twice")
 	require.NoError(t, r.Del(t.Context(), e))
 	e.Mappings[1].To = netip.MustParseAddrPort("10.1.0.1:81")
-	require.ErrorIs(t, r.Add(t.Context(), e), ErrPortTaken)
+	err := r.Add(t.Context(), e)
+	require.ErrorContains(t, err, "host port 1/tcp is requested twice; for 10.1.0.1:80 and for 10.1.0.1:81")
+	require.NotErrorIs(t, err, ErrPortTaken)
 	require.Zero(t, countElements(t))
 }
 
@@ -279,6 +281,10 @@ func TestPortTakenOnEveryAddress(t *testing.T) {
 		var taken *PortTakenError
 		require.ErrorAs(t, err, &taken)
 		require.Equal(t, portTaken(one.Mappings[0], every.Owner), taken)
+		narrowing := open(t)
+		narrowing.MayNarrow = true
+		require.NoError(t, narrowing.Add(t.Context(), one))
+		require.NoError(t, narrowing.Del(t.Context(), one))
 		one.Mappings[0].Protocol = 17
 		require.NoError(t, r.Add(t.Context(), one))
 		require.NoError(t, r.Del(t.Context(), one))

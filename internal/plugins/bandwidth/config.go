@@ -71,10 +71,10 @@ func (l Limits) Validate() error {
 // buckets returns the token buckets of limits; nil means no limit.
 func (l Limits) buckets() (ingress, egress *bucket, err error) {
 	if ingress, err = newBucket(l.IngressRate, l.IngressBurst); err != nil {
-		return nil, nil, fmt.Errorf("ingressRate and ingressBurst: %w", err)
+		return nil, nil, sdk.Invalid(fmt.Errorf("ingressRate and ingressBurst: %w", err))
 	}
 	if egress, err = newBucket(l.EgressRate, l.EgressBurst); err != nil {
-		return nil, nil, fmt.Errorf("egressRate and egressBurst: %w", err)
+		return nil, nil, sdk.Invalid(fmt.Errorf("egressRate and egressBurst: %w", err))
 	}
 	return ingress, egress, nil
 }

@@ -110,7 +110,7 @@ func (h *testHost) env(command string, more []string) []string {
 // ours runs the native plugin.
 func ours(h *testHost, command, conf string, env ...string) (string, uint) {
 	out, err := h.native(command, conf, env...)
-	return out, plugintest.Code(err)
+	return out, plugintest.ReportedCode(err)
 }
 
 func (h *testHost) native(command, conf string, env ...string) (string, error) {
@@ -121,7 +121,7 @@ func (h *testHost) native(command, conf string, env ...string) (string, error) {
 // theirs runs the reference plugin.
 func theirs(h *testHost, command, conf string, env ...string) (string, uint) {
 	out, err := plugintest.Reference(h, "bandwidth", conf, h.env(command, env))
-	return out, plugintest.Code(err)
+	return out, plugintest.ReportedCode(err)
 }
 
 // previous returns the prevResult with the container's interface.

@@ -36,7 +36,7 @@ func (b *bandwidth) Del(ctx context.Context, c *sdk.CmdArgs) error {
 // GC implements sdk.Plugin. It keeps ifbs of the reference plugin, because they
 // name no owner.
 func (b *bandwidth) GC(ctx context.Context, c *sdk.CmdArgs) error {
-	links, err := c.Host.Kernel.OwnedLinks(c.Stale(&b.Common))
+	links, err := c.Host.Kernel.OwnedLinks(c.Stale(b.Name))
 	if err != nil {
 		return err
 	}

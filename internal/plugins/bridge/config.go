@@ -80,7 +80,7 @@ func New(conf []byte) (sdk.Plugin, error) {
 
 // validate rejects invalid values and combinations.
 func (b *bridge) validate() error {
-	if err := names.ValidateInterface(b.Bridge); err != nil {
+	if err := names.ValidateNewInterface(b.Bridge); err != nil {
 		return fmt.Errorf("name %q of the bridge: %w", b.Bridge, err)
 	}
 	switch {
@@ -95,7 +95,7 @@ func (b *bridge) validate() error {
 	}
 	var err error
 	b.vlans, err = ranges(b.VlanTrunk)
-	return err
+	return sdk.FirstError(err, veth.ValidateMTU(b.MTU))
 }
 
 // mac returns the hardware address of the container's end. args.cni overrides CNI_ARGS,

@@ -195,5 +195,5 @@ func (b *bridge) Status(ctx context.Context, c *sdk.CmdArgs) error {
 // GC implements sdk.Plugin. The bridge stays.
 func (b *bridge) GC(ctx context.Context, c *sdk.CmdArgs) error {
 	err := veth.Collect(ctx, c, &b.Common, b.ipam, b.rules)
-	return errors.Join(err, spoofcheck.Collect(ctx, c.Stale(&b.Common)))
+	return errors.Join(err, spoofcheck.Collect(ctx, c.Stale(b.Name)))
 }

@@ -23,6 +23,7 @@ var refused = []struct {
 	{object{"type": "bandwidth", "runtimeConfig": object{"bandwidth": object{"ingressRate": 8}}}, "a rate needs a burst"},
 	{object{"type": "bandwidth", "ingressRate": 8000, "ingressBurst": 8000}, "no prevResult"},
 	{object{"type": "bridge", "bridge": "a/b"}, `name "a/b" of the bridge`},
+	{object{"type": "bridge", "bridge": "br%d"}, "interface name contains %"},
 	{object{"type": "bridge", "bridge": "lo", "ipam": hostLocal("10.9.0.0/24")}, "not a bridge"},
 	{object{"type": "bridge", "bridge": "br0", "vlan": 5000}, "invalid VLAN ID"},
 	{object{"type": "bridge", "bridge": "br0", "ipam": object{"type": "host-local", "subnet": "x"}}, `plugin "host-local"`},

@@ -1,9 +1,11 @@
 package builtin_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 
+	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -56,6 +59,102 @@ func TestGatewayOfPtp(t *testing.T) {
 			require.NotContains(t, output(t, "ip", "-4", "route", "show", "table", "all"), "10.9.0.")
 		})
 	}
+}
+
+// TestRoutesViaNeighbours: the gateway of a route may be any address in the subnet of a ptp network,
+// as with the reference plugin. Without an address in the subnet, it is refused.
+func TestRoutesViaNeighbours(t *testing.T) {
+	reference, native := runners(t)
+	defer os.RemoveAll("/var/lib/cni/networks")
+	ipam := hostLocal("10.9.0.0/24", "fd00:9::/64")
+	ipam["routes"] = []object{{"dst": "198.51.100.0/24", "gw": "10.9.0.254"}, {"dst": "2001:db8::/64", "gw": "fd00:9::fe"}, {"dst": "192.0.2.0/24"}}
+	conf := object{"cniVersion": "1.0.0", "name": "net", "type": "ptp", "ipam": ipam}
+	for i, r := range []*runner{reference, native} {
+		t.Run(r.name, func(t *testing.T) {
+			reference.t, native.t = t, t
+			a := sandboxed(t, fmt.Sprintf("via-%d", i))
+			made := r.add(a, conf)
+			checked := with(conf, "prevResult", clone(t, made))
+			for _, address := range []string{"10.9.0.254/32", "198.51.100.1/32", "fd00:9::fe/128 nodad", "2001:db8::1/128 nodad"} {
+				output(t, "ip", strings.Fields("address add "+address+" dev "+firstLink(made))...)
+			}
+			for _, to := range []string{"198.51.100.1", "2001:db8::1"} {
+				requireConnection(t, a, to)
+			}
+			for _, r := range []*runner{reference, native} {
+				_, err := r.run("CHECK", a, checked)
+				require.NoError(t, err, r.name)
+			}
+			output(t, "ip", "-n", filepath.Base(a.netns), "route", "delete", "198.51.100.0/24")
+			_, err := native.run("CHECK", a, checked)
+			require.ErrorContains(t, err, "no route to 198.51.100.0/24")
+			_, err = r.run("DEL", a, checked)
+			require.NoError(t, err)
+
+			ipam := hostLocal("10.9.0.0/24")
+			ipam["routes"] = []object{{"dst": "198.51.100.0/24", "gw": "10.8.0.254"}}
+			_, err = r.run("ADD", a, with(conf, "ipam", ipam))
+			require.ErrorContains(t, err, "unreachable")
+		})
+	}
+}
+
+// TestRoutesWithNumbers: routes with numbers that the kernel would read as others are refused, also
+// those of the result of another IPAM plugin. Table 0 is the main table.
+func TestRoutesWithNumbers(t *testing.T) {
+	_, native := runners(t)
+	defer os.RemoveAll("/var/lib/cni/networks")
+	defer removeBridge(t)
+	a := sandboxed(t, "numbers")
+	dir := t.TempDir()
+	require.NoError(t, fakeplugin.Install(dir, "leaser"))
+	native.path, native.exec.Lenient = dir, true // the bridge does not know the key of the fake plugin
+	for _, kind := range []string{"ptp", "bridge"} {
+		conf := object{"cniVersion": "1.0.0", "name": "net", "type": kind, "bridge": "br0"}
+		if kind == "ptp" {
+			delete(conf, "bridge")
+		}
+		route := func(key string, value int) object {
+			ipam := hostLocal("10.9.0.0/24")
+			ipam["routes"] = []object{{"dst": "198.51.100.0/24", key: value}}
+			return with(conf, "ipam", ipam)
+		}
+		for _, key := range []string{"mtu", "advmss", "priority", "table", "scope"} {
+			for _, value := range []int{-1, 1 << 32} {
+				want := fmt.Sprintf("route 0 to 198.51.100.0/24: %s %d is not between 0 and ", key, value)
+				_, err := native.run("ADD", a, route(key, value))
+				require.ErrorContains(t, err, want, kind)
+				_, err = native.run("DEL", a, route(key, value))
+				require.NoError(t, err)
+
+				text := fmt.Sprintf(`{"cniVersion":"1.0.0","ips":[{"address":"10.9.0.7/24","gateway":"10.9.0.1"}],"routes":[{"dst":"198.51.100.0/24",%q:%d}]}`, key, value)
+				others := with(with(conf, "ipam", object{"type": "leaser"}), "fake", fakeplugin.Config{
+					Log: filepath.Join(dir, "log"), On: map[string]fakeplugin.Behaviour{"ADD": {Result: json.RawMessage(text)}},
+				})
+				_, err = native.run("ADD", a, others)
+				require.ErrorContains(t, err, "result of the IPAM plugin: "+want, kind)
+			}
+		}
+		conf = route("table", 0)
+		made := native.add(a, conf)
+		require.Contains(t, output(t, "ip", "-n", filepath.Base(a.netns), "route"), "198.51.100.0/24")
+		for _, command := range []string{"CHECK", "DEL"} {
+			_, err := native.run(command, a, with(conf, "prevResult", made))
+			require.NoError(t, err, command)
+		}
+	}
+}
+
+// requireConnection connects from a sandbox to an address of the host.
+func requireConnection(t *testing.T, a attachment, to string) {
+	t.Helper()
+	s, err := sandbox.Open(a.netns)
+	require.NoError(t, err)
+	defer s.Close()
+	l, err := net.Listen("tcp", net.JoinHostPort(to, "0"))
+	require.NoError(t, err)
+	defer l.Close()
+	connect(t, l, s.Do)
 }
 
 // TestNoMulticastRoute: a link of the host without IPv6 addresses adds no
@@ -174,7 +273,7 @@ func requireGateway(t *testing.T, a attachment, address string) {
 func connect(t *testing.T, l net.Listener, within func(func() error) error) string {
 	t.Helper()
 	require.NoError(t, within(func() error {
-		c, err := net.DialTimeout("tcp4", l.Addr().String(), 5*time.Second)
+		c, err := net.DialTimeout("tcp", l.Addr().String(), 5*time.Second)
 		if err != nil {
 			return err
 		}

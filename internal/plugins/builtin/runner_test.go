@@ -25,6 +25,7 @@ type runner struct {
 	name   string
 	answer answer
 	exec   *sdk.Exec // runs the native plugins
+	path   string    // CNI_PATH, instead of the directory of the reference plugins
 }
 
 // answer runs a plugin on its stdin and environment, and returns its stdout.
@@ -71,9 +72,13 @@ func (r *runner) run(command string, a attachment, conf map[string]any) ([]byte,
 	r.t.Helper()
 	data, err := json.Marshal(conf)
 	require.NoError(r.t, err)
+	path := r.path
+	if path == "" {
+		path = pluginDir
+	}
 	return r.answer(context.Background(), conf["type"].(string), data, []string{
 		"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + a.id, "CNI_NETNS=" + a.netns, "CNI_IFNAME=" + a.ifName,
-		"CNI_ARGS=" + a.args, "CNI_PATH=" + pluginDir, "PATH=" + os.Getenv("PATH"),
+		"CNI_ARGS=" + a.args, "CNI_PATH=" + path, "PATH=" + os.Getenv("PATH"),
 	})
 }
 

@@ -210,7 +210,7 @@ func TestSpoofCheckOwners(t *testing.T) {
 	require.Contains(t, spoofRules(t), "cni-br-iface-a-eth0")
 	require.NotContains(t, spoofRules(t), "cni-br-iface-a-b-eth0")
 
-	_, err = native.run("ADD", sandboxed(t, "refused"), with(conf, "mtu", 7)) // a value that the kernel refuses
+	_, err = native.run("ADD", attachment{id: "refused", netns: a.netns, ifName: a.ifName}, conf) // the interface exists
 	require.Error(t, err)
 	require.NotContains(t, spoofRules(t), "refused")
 

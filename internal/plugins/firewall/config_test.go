@@ -2,7 +2,6 @@ package firewall
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"testing"
 
@@ -67,7 +66,7 @@ func TestWhatIsRefused(t *testing.T) {
 			call := &sdk.CmdArgs{Host: &sdk.Host{}} // refused before it is used
 			_, err = p.Add(context.Background(), call)
 			require.ErrorContains(t, err, test.want)
-			require.False(t, errors.As(err, new(*types.Error)), "code 999, as the reference plugin's")
+			require.EqualValues(t, types.ErrInternal, sdk.AsReference(err).Code, "as the reference plugin")
 			require.ErrorContains(t, p.Check(context.Background(), call), test.want)
 		})
 	}

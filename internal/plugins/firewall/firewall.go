@@ -158,7 +158,7 @@ func (f *firewall) Status(ctx context.Context, c *sdk.CmdArgs) error {
 // same owners, whose attachments no longer exist. It does not remove rules of
 // the backend iptables, because they do not name an owner.
 func (f *firewall) GC(ctx context.Context, c *sdk.CmdArgs) error {
-	return c.Host.DelOwned(ctx, c.Stale(&f.Common))
+	return c.Host.DelOwned(ctx, c.Stale(f.Name))
 }
 
 // attachment returns the attachment described by the result of the previous
@@ -203,5 +203,5 @@ func (f *firewall) closedPolicy() (string, error) {
 	case sameBridge, isolated:
 		return f.IngressPolicy, nil
 	}
-	return "", fmt.Errorf("unknown ingress policy: %q", f.IngressPolicy)
+	return "", sdk.Invalid(fmt.Errorf("unknown ingress policy: %q", f.IngressPolicy))
 }

@@ -128,7 +128,7 @@ func TestFirewalldDelByOwner(t *testing.T) {
 	require.Empty(t, f.Sources("trusted"), "the zone of its ADD")
 
 	h.add("d", conf("", "10.1.0.4/24"))
-	p := h.plugin(`{"cniVersion": "1.1.0", "name": "net", "type": "firewall", "cni.dev/valid-attachments": []}`)
+	p := h.plugin(`{"cniVersion": "1.1.0", "name": "net", "type": "firewall"}`)
 	require.NoError(t, p.GC(context.Background(), h.call("")))
 	require.Empty(t, f.Sources("trusted"))
 

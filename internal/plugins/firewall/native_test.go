@@ -139,9 +139,9 @@ func TestNativeGC(t *testing.T) {
 		h.add(id, conf("", address))
 	}
 	h.add("c3", strings.Replace(conf("", "10.1.0.4/24"), `"name": "net"`, `"name": "other"`, 1))
-	p := h.plugin(`{"cniVersion": "1.1.0", "name": "net", "type": "firewall",
-		"cni.dev/valid-attachments": [{"containerID": "c2", "ifname": "eth0"}]}`)
-	require.NoError(t, p.GC(context.Background(), h.call("")))
+	gc := h.call("")
+	gc.Valid = []types.GCAttachment{{ContainerID: "c2", IfName: "eth0"}}
+	require.NoError(t, h.plugin(`{"cniVersion": "1.1.0", "name": "net", "type": "firewall"}`).GC(context.Background(), gc))
 	require.Empty(t, h.owned("c1"))
 	require.NotEmpty(t, h.owned("c2"))
 	require.NotEmpty(t, h.owned("c3"))

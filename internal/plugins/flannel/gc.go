@@ -13,9 +13,6 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
-// validKey is the key of the valid attachments.
-const validKey = "cni.dev/valid-attachments"
-
 // GC implements sdk.Plugin. It runs GC of the delegate, and of those that the network
 // had before, and removes the files of containers that are not valid any more.
 func (p *flannel) GC(ctx context.Context, c *sdk.CmdArgs) error {
@@ -47,11 +44,7 @@ func (p *flannel) GC(ctx context.Context, c *sdk.CmdArgs) error {
 
 // collect runs GC of a delegate.
 func (p *flannel) collect(ctx context.Context, c *sdk.CmdArgs, d *delegate) error {
-	valid := p.ValidAttachments
-	if valid == nil {
-		valid = []types.GCAttachment{} // encoded as [] instead of null
-	}
-	with, err := d.with(validKey, valid)
+	with, err := d.with(sdk.ValidKey, append([]types.GCAttachment{}, c.Valid...)) // [] instead of null
 	if err != nil {
 		return err
 	}
@@ -84,7 +77,7 @@ func (p *flannel) stale(c *sdk.CmdArgs) (stale []string, delegates []*delegate, 
 			continue
 		}
 		delegates = append(delegates, d)
-		isValid := slices.ContainsFunc(p.ValidAttachments, func(a types.GCAttachment) bool { return a.ContainerID == id })
+		isValid := slices.ContainsFunc(c.Valid, func(a types.GCAttachment) bool { return a.ContainerID == id })
 		isOther := slices.ContainsFunc(others, func(o names.Owner) bool { return o.OfID(id) })
 		if !isValid && !isOther {
 			stale = append(stale, id)

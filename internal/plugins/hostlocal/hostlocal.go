@@ -302,8 +302,8 @@ func (p *hostLocal) Status(_ context.Context, c *sdk.CmdArgs) error {
 // A lease whose owner has no link, or not yet, cannot be assigned to an
 // instance.
 func (p *hostLocal) GC(ctx context.Context, c *sdk.CmdArgs) error {
-	valid := make([]lease.Owner, len(p.ValidAttachments))
-	for i, a := range p.ValidAttachments {
+	valid := make([]lease.Owner, len(c.Valid))
+	for i, a := range c.Valid {
 		valid[i] = lease.Owner{ID: a.ContainerID, IfName: a.IfName}
 	}
 	leases, bootErr := p.inBoot(c)

@@ -190,13 +190,12 @@ func TestGC(t *testing.T) {
 		_, err := load(t, dir, conf(dual)).Add(t.Context(), container(id))
 		require.NoError(t, err)
 	}
-	valid := conf(dual, `"cni.dev/valid-attachments": [{"containerID": "one", "ifname": "eth0"},
-		{"containerID": "two", "ifname": "eth1"}]`)
-	require.NoError(t, load(t, dir, valid).GC(t.Context(), &sdk.CmdArgs{}))
+	valid := []types.GCAttachment{{ContainerID: "one", IfName: "eth0"}, {ContainerID: "two", IfName: "eth1"}}
+	require.NoError(t, load(t, dir, conf(dual)).GC(t.Context(), &sdk.CmdArgs{Valid: valid}))
 	require.Equal(t, map[string]string{
 		"blue/10.1.0.2": "one\r\neth0", "blue/fd00:1::2": "one\r\neth0",
 	}, leasesOnly(leases(t, dir)))
-	require.NoError(t, load(t, dir, conf(dual, `"cni.dev/valid-attachments": null`)).GC(t.Context(), &sdk.CmdArgs{}))
+	require.NoError(t, load(t, dir, conf(dual)).GC(t.Context(), &sdk.CmdArgs{}))
 	require.Empty(t, leasesOnly(leases(t, dir)))
 }
 

@@ -30,7 +30,7 @@ func (p *plugin) GC(ctx context.Context, c *sdk.CmdArgs) error {
 	if c.Host.Policies == nil {
 		return nil
 	}
-	stale := c.Stale(&p.Common)
+	stale := c.Stale(p.Name)
 	err := c.Host.DelOwned(ctx, stale)
 	if !c.Host.Policies.Exists() {
 		return err

@@ -74,7 +74,7 @@ func New(conf []byte) (sdk.Plugin, error) {
 	case nftablesName:
 		p.backend = nftablesBackend{}
 	}
-	p.invalid = errors.Join(p.validate(), err)
+	p.invalid = sdk.Invalid(errors.Join(p.validate(), err))
 	return p, sdk.FirstError(decodeErr, runtimeErr, p.publish(runtime.PortMappings))
 }
 
@@ -88,7 +88,7 @@ func (p *portmap) WithRuntime(runtime map[string]json.RawMessage) (sdk.Plugin, e
 // publish reads the port mappings.
 func (p *portmap) publish(mappings json.RawMessage) error {
 	err := sdk.DecodeRuntime(mappings, &p.mappings)
-	p.invalid = errors.Join(p.invalid, err, p.validateMappings())
+	p.invalid = errors.Join(p.invalid, err, sdk.Invalid(p.validateMappings()))
 	return err
 }
 

@@ -174,7 +174,7 @@ func (p *portmap) Status(ctx context.Context, c *sdk.CmdArgs) error {
 // same owners, whose attachments no longer exist. It does not remove the
 // reference plugin's rules.
 func (p *portmap) GC(ctx context.Context, c *sdk.CmdArgs) error {
-	return c.Host.DelOwned(ctx, c.Stale(&p.Common))
+	return c.Host.DelOwned(ctx, c.Stale(p.Name))
 }
 
 // routeLoopback makes the kernel route connections from 127.0.0.1 through the

@@ -54,13 +54,13 @@ func New(conf []byte) (sdk.Plugin, error) {
 		On: unread || p.IPMasq, Backend: p.IPMasqBackend, Network: p.Name, Except: p.IPMasqExcept,
 	}}
 	p.rules.Unfragmented = unread || p.dropsFragments()
-	return p, sdk.FirstError(decodeErr, ipamErr, p.rules.Masquerade.ValidateExcept())
+	return p, sdk.FirstError(decodeErr, ipamErr, p.rules.Masquerade.ValidateExcept(), veth.ValidateMTU(p.MTU))
 }
 
 //lint:ignore ST1005 text of the reference plugin
 var errNoResult = errors.New("Required prevResult missing")
 
-var errNoIPAM = errors.New("an IPAM plugin is needed: the configuration has no ipam.type")
+var errNoIPAM = sdk.Invalid(errors.New("an IPAM plugin is needed: the configuration has no ipam.type"))
 
 // addition is the state of one ADD.
 type addition struct {

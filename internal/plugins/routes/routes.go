@@ -77,7 +77,7 @@ func (p *routes) Status(context.Context, *sdk.CmdArgs) error { return nil }
 
 // GC implements sdk.Plugin. Routes over the veth of a container go with that link.
 func (p *routes) GC(ctx context.Context, c *sdk.CmdArgs) error {
-	return announcerOf(c).WithdrawOf(ctx, c.Stale(&p.Common))
+	return announcerOf(c).WithdrawOf(ctx, c.Stale(p.Name))
 }
 
 // Bind implements sdk.Binder. The address of a slot is announced from the beginning, so that

@@ -259,9 +259,9 @@ func TestGC(t *testing.T) {
 	h.add("live", conf(`"table": 100`, bridged, "10.1.0.3/16"))
 	h.add("other", strings.Replace(conf(`"table": 100`, bridged, "10.3.0.2/16"), `"name": "net"`, `"name": "net2"`, 1))
 	h.run("ip", "route add 10.9.0.2/32 dev br0 table 100 proto 91")
-	gc := `{"cniVersion": "1.1.0", "name": "net", "type": "routes", "table": 200, "cni.dev/valid-attachments": [{"containerID": "live", "ifname": "eth0"}]}`
+	gc := `{"cniVersion": "1.1.0", "name": "net", "type": "routes", "table": 200}`
 	for range 2 {
-		require.NoError(t, h.plugin(gc).GC(t.Context(), &sdk.CmdArgs{Host: &h.Host}))
+		require.NoError(t, h.plugin(gc).GC(t.Context(), &sdk.CmdArgs{Host: &h.Host, Valid: []types.GCAttachment{{ContainerID: "live", IfName: "eth0"}}}))
 		require.Equal(t, "10.1.0.3 dev br0 proto 91 scope link; 10.3.0.2 dev br0 proto 91 scope link; 10.9.0.2 dev br0 proto 91 scope link; "+
 			"10.1.0.3 (table 100) of live/eth0; 10.3.0.2 (table 100) of allocnet:net2/other/eth0", h.routes())
 	}

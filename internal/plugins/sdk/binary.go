@@ -25,7 +25,7 @@ type Runner interface {
 }
 
 // binary runs the binary of a plugin. It does nothing for commands that binaries, or those of the CNI
-// version, do not have.
+// version, do not have, nor for a GC that the binary does not have.
 func (e *Exec) binary(ctx context.Context, name, path, command string, a *CmdArgs) (*types100.Result, error) {
 	if command == Repair || command == "CHECK" && a.Conf.lacksCheck() {
 		return nil, nil
@@ -38,6 +38,10 @@ func (e *Exec) binary(ctx context.Context, name, path, command string, a *CmdArg
 		return nil, err
 	}
 	out, err := e.Binary.ExecPlugin(ctx, path, conf, inside.environ(command))
+	if command == "GC" && pluginexec.LacksCommand(err) {
+		e.Host.Log.Warn("the plugin has no GC: nothing of it is removed", "plugin", name, "because", err)
+		return nil, nil
+	}
 	if err != nil || command != "ADD" {
 		return nil, reportedBy(name, err)
 	}

@@ -47,7 +47,7 @@ func TestDefectOfAPlugin(t *testing.T) {
 		f.defect = true
 		var log strings.Builder
 		e.Host.Log = hclog.New(&hclog.LoggerOptions{Output: &log, Level: hclog.Error})
-		_, err := e.Run(t.Context(), "fake", command, args(plain))
+		_, err := e.Run(t.Context(), "fake", command, args(`{"cniVersion":"1.0.0","cni.dev/valid-attachments":[]}`))
 		require.EqualError(t, err, `plugin "fake": `+command+` panicked: no such index`)
 		require.EqualValues(t, types.ErrInternal, AsReference(err).Code)
 		var coded *types.Error
@@ -55,7 +55,7 @@ func TestDefectOfAPlugin(t *testing.T) {
 		require.Contains(t, log.String(), "[ERROR]")
 		require.Contains(t, log.String(), "exec_test.go", "the log shows where")
 
-		_, err = e.Run(t.Context(), "fake", command, args(`{"cniVersion":"1.0.0","novel":1}`))
+		_, err = e.Run(t.Context(), "fake", command, args(`{"cniVersion":"1.0.0","novel":1,"cni.dev/valid-attachments":[]}`))
 		if command != "CHECK" {
 			require.ErrorContains(t, err, "panicked")
 		}

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/allocnet/allocnet/internal/names"
@@ -31,6 +32,9 @@ type CmdArgs struct {
 	// there is none or if the configuration contains it. An ADD may change it
 	// and return it.
 	PrevResult *types100.Result
+	// Valid are the attachments that GC keeps. An Exec reads them from the
+	// configuration.
+	Valid []types.GCAttachment
 	// Secondary is for an ADD of a container that the allocation has attached to another
 	// network before: where both have a route to the same destination, as the default
 	// routes, that of the earlier network stays in use.

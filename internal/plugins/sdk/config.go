@@ -25,11 +25,9 @@ type Common struct {
 	Args          json.RawMessage `json:"args"`
 	RuntimeConfig json.RawMessage `json:"runtimeConfig"`
 	PrevResult    json.RawMessage `json:"prevResult"`
-	// ValidAttachments is set for GC only.
-	ValidAttachments []types.GCAttachment `json:"cni.dev/valid-attachments"`
-	// Attachments is an earlier, mistaken name of the same key in the
-	// specification.
-	Attachments []types.GCAttachment `json:"cni.dev/attachments"`
+	// An Exec reads the valid attachments of GC: see ValidKey and FormerValidKey.
+	ValidAttachments json.RawMessage `json:"cni.dev/valid-attachments"`
+	Attachments      json.RawMessage `json:"cni.dev/attachments"`
 }
 
 // UnknownKeyError reports a key of a configuration that the native plugin does not

@@ -13,6 +13,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
 
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -55,6 +56,8 @@ type Exec struct {
 // both the native plugin and the binary: the native plugin may have understood
 // it at the time of the ADD, because that can depend on the host. If it is
 // known which plugins ADD ran as binaries, DEL runs only those binaries.
+//
+// GC does nothing if the configuration has no list of valid attachments.
 func (e *Exec) Run(ctx context.Context, name, command string, a *CmdArgs) (result *types100.Result, err error) {
 	a.exec, a.Host, a.Instance = e, e.Host, e.Instance
 	factory, native := e.Plugins[name]
@@ -67,6 +70,12 @@ func (e *Exec) Run(ctx context.Context, name, command string, a *CmdArgs) (resul
 	}
 	defer e.recovered(name, command, &err)
 	p, why, err := e.choose(ctx, name, command, factory, a)
+	if command == "GC" && err == nil {
+		var given bool
+		if a.Valid, given, err = validAttachments(a.Conf.Text); err != nil || !given {
+			return nil, named(name, err)
+		}
+	}
 	switch {
 	case p == nil:
 		err = named(name, err)
@@ -90,8 +99,13 @@ func (e *Exec) choose(ctx context.Context, name, command string, factory Factory
 	if err := e.validateNames(a); err != nil {
 		return nil, nil, err
 	}
+	if command == "ADD" && a.IfName != "" {
+		if err := names.ValidateNewInterface(a.IfName); err != nil {
+			return nil, nil, err
+		}
+	}
 	p, err = a.Conf.plugin(name, factory, a.Runtime)
-	why, err = e.tolerate(name, command, p, err)
+	why, err = e.tolerate(name, command, p, Invalid(err))
 	if p == nil || why != nil && !removes(command) {
 		return nil, why, statusError(ctx, command, err)
 	}
@@ -111,13 +125,13 @@ func (e *Exec) choose(ctx context.Context, name, command string, factory Factory
 func (e *Exec) validateNames(a *CmdArgs) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	names := [2]string{a.ContainerID, a.IfName}
-	if names == e.valid {
+	both := [2]string{a.ContainerID, a.IfName}
+	if both == e.valid {
 		return nil
 	}
 	err := a.validateNames()
 	if err == nil {
-		e.valid = names
+		e.valid = both
 	}
 	return err
 }

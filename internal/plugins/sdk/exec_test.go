@@ -1,6 +1,7 @@
 package sdk
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -29,6 +30,7 @@ type fake struct {
 	called []string
 	err    error
 	defect bool
+	valid  []types.GCAttachment
 }
 
 func (f *fake) Add(_ context.Context, c *CmdArgs) (*types100.Result, error) {
@@ -47,7 +49,11 @@ func (f *fake) note(what string) error {
 func (f *fake) Check(context.Context, *CmdArgs) error  { return f.note("CHECK") }
 func (f *fake) Del(context.Context, *CmdArgs) error    { return f.note("DEL") }
 func (f *fake) Status(context.Context, *CmdArgs) error { return f.note("STATUS") }
-func (f *fake) GC(context.Context, *CmdArgs) error     { return f.note("GC") }
+
+func (f *fake) GC(_ context.Context, c *CmdArgs) error {
+	f.valid = c.Valid
+	return f.note("GC")
+}
 
 // binaries records which plugins run as binaries.
 type binaries struct {
@@ -98,13 +104,58 @@ func TestExecRunsInside(t *testing.T) {
 	require.Empty(t, b.ran)
 	for _, command := range []string{"CHECK", "DEL", "STATUS", "GC"} {
 		f.called = nil
-		out, err := e.Answer(t.Context(), "fake", []byte(`{"cniVersion":"1.1.0"}`), []string{"CNI_COMMAND=" + command})
+		out, err := e.Answer(t.Context(), "fake", []byte(`{"cniVersion":"1.1.0","cni.dev/valid-attachments":[]}`), []string{"CNI_COMMAND=" + command})
 		require.NoError(t, err)
 		require.Empty(t, out)
 		require.Equal(t, []string{command}, f.called)
 	}
 	_, err = e.Answer(t.Context(), "fake", []byte(`{"cniVersion":"1.1.0"}`), []string{"CNI_COMMAND=JUMP"})
 	require.ErrorContains(t, err, "JUMP")
+}
+
+// TestValidAttachments: a GC without a list of valid attachments runs nothing. null is an
+// empty list, and both names of the key count.
+func TestValidAttachments(t *testing.T) {
+	run := func(keys string) (*fake, *binaries, error) {
+		e, f, b := newExec(t)
+		_, err := e.Answer(t.Context(), "fake", []byte(`{"cniVersion":"1.1.0"`+keys+`}`), []string{"CNI_COMMAND=GC", "CNI_PATH=/bin"})
+		return f, b, err
+	}
+	a, b := types.GCAttachment{ContainerID: "a", IfName: "eth0"}, types.GCAttachment{ContainerID: "b", IfName: "eth1"}
+	listA, listB := `[{"containerID":"a","ifname":"eth0"}]`, `[{"containerID":"b","ifname":"eth1"}]`
+	for keys, want := range map[string][]types.GCAttachment{
+		`,"cni.dev/valid-attachments":[]`:                                           nil,
+		`,"cni.dev/valid-attachments":null`:                                         nil,
+		`,"cni.dev/attachments":null`:                                               nil,
+		`,"cni.dev/valid-attachments":` + listA:                                     {a},
+		`,"cni.dev/attachments":` + listB:                                           {b},
+		`,"cni.dev/attachments":` + listB + `,"cni.dev/valid-attachments":[]`:       {b},
+		`,"cni.dev/attachments":` + listB + `,"cni.dev/valid-attachments":` + listA: {a, b},
+	} {
+		f, _, err := run(keys)
+		require.NoError(t, err, keys)
+		require.Equal(t, []string{"GC"}, f.called, keys)
+		require.Equal(t, want, f.valid, keys)
+	}
+	for _, keys := range []string{"", `,"novel":1`} {
+		f, binaries, err := run(keys)
+		require.NoError(t, err, keys)
+		require.Empty(t, f.called, keys)
+		require.Empty(t, binaries.ran, keys)
+	}
+	for keys, want := range map[string]string{
+		`,"cni.dev/valid-attachments":[{"containerID":"a","ifname":"e"},{"containerID":"b"}]`: "cni.dev/valid-attachments[1] is not an attachment; containerID or ifname is missing",
+		`,"cni.dev/attachments":[null]`:                                "cni.dev/attachments[0] is not an attachment",
+		`,"cni.dev/attachments":[{"containerID":"a","ifname":"../e"}]`: "cni.dev/attachments[0] is not an attachment; interface name contains",
+		`,"cni.dev/valid-attachments":{}`:                              "cni.dev/valid-attachments cannot be read",
+	} {
+		f, _, err := run(keys)
+		require.ErrorContains(t, err, want)
+		var coded *types.Error
+		require.ErrorAs(t, err, &coded)
+		require.EqualValues(t, types.ErrInvalidNetworkConfig, coded.Code, keys)
+		require.Empty(t, f.called, keys)
+	}
 }
 
 func TestExecRunsOthersAsBinaries(t *testing.T) {
@@ -130,6 +181,7 @@ func TestUnknownKey(t *testing.T) {
 	// The allocation may come from a version that supported the key.
 	for _, command := range []string{"DEL", "GC"} {
 		b.ran, f.called = nil, nil
+		conf := bytes.Replace(conf, []byte("{"), []byte(`{"cni.dev/valid-attachments":[],`), 1)
 		_, err = e.Answer(t.Context(), "fake", conf, []string{"CNI_COMMAND=" + command, "CNI_PATH=/bin"})
 		require.NoError(t, err)
 		require.Equal(t, []string{command}, f.called)

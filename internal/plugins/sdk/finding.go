@@ -45,6 +45,31 @@ func (u unavailable) As(target any) bool {
 	return ok
 }
 
+// Invalid returns an error about a configuration with the code for an invalid one, so that ADD is
+// not repeated. It returns nil, an UnknownKeyError, and an error with another code unchanged; but
+// the code for an invalid environment becomes that for an invalid configuration.
+func Invalid(err error) error {
+	var coded *types.Error
+	if err == nil || IsUnknownKey(err) || errors.As(err, &coded) && coded.Code != types.ErrInvalidEnvironmentVariables {
+		return err
+	}
+	return invalid{err}
+}
+
+// invalid is an error about a configuration.
+type invalid struct{ error }
+
+func (i invalid) Unwrap() error { return i.error }
+
+// As makes errors.As find a *types.Error with the code for an invalid configuration.
+func (i invalid) As(target any) bool {
+	e, ok := target.(**types.Error)
+	if ok {
+		*e = types.NewError(types.ErrInvalidNetworkConfig, i.Error(), "")
+	}
+	return ok
+}
+
 // statusError returns the error of a command. An error of STATUS gets a code of
 // STATUS, unless it has one or the context has ended.
 func statusError(ctx context.Context, command string, err error) error {

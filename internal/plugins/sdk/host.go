@@ -38,6 +38,16 @@ type Host struct {
 	Log  Logger
 }
 
+// OpenDropInHost opens the host for plugins that a runtime starts one by one. As with the
+// reference plugins, only the runtime decides which containers share a host port.
+func OpenDropInHost(log Logger) (*Host, error) {
+	h, err := OpenHost(log)
+	if err == nil {
+		h.Rules.MayNarrow = true
+	}
+	return h, err
+}
+
 // OpenHost opens the host of the process.
 func OpenHost(log Logger) (*Host, error) {
 	h := &Host{Accept: iptables.NewAcceptRule(), Firewalld: firewalld.Shared, Conntrack: conntrack.New(), Boot: boot.ID, Log: log}

@@ -2,6 +2,7 @@ package sdk
 
 import (
 	"fmt"
+	"math"
 	"net"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -22,7 +23,7 @@ type IPAMRoute struct {
 func IPAMRoutes(configured []*IPAMRoute) ([]*types.Route, error) {
 	var routes []*types.Route
 	for i, r := range configured {
-		if r == nil || r.Dst.IP == nil {
+		if r == nil {
 			return nil, IPAMError("route %d has no destination", i)
 		}
 		routes = append(routes, &types.Route{
@@ -30,7 +31,40 @@ func IPAMRoutes(configured []*IPAMRoute) ([]*types.Route, error) {
 			Priority: r.Priority, Table: r.Table, Scope: r.Scope,
 		})
 	}
+	if err := ValidateRoutes(routes); err != nil {
+		return nil, IPAMError("%w", err)
+	}
 	return routes, nil
+}
+
+// ValidateRoutes returns an error for a route without a destination, and for numbers that the
+// kernel would read as others.
+func ValidateRoutes(routes []*types.Route) error {
+	for i, r := range routes {
+		if r == nil || r.Dst.IP == nil {
+			return fmt.Errorf("route %d has no destination", i)
+		}
+		table, scope := 0, 0
+		if r.Table != nil {
+			table = *r.Table
+		}
+		if r.Scope != nil {
+			scope = *r.Scope
+		}
+		for _, n := range []struct {
+			key   string
+			value int
+			max   int64
+		}{
+			{"mtu", r.MTU, math.MaxUint32}, {"advmss", r.AdvMSS, math.MaxUint32}, {"priority", r.Priority, math.MaxUint32},
+			{"table", table, math.MaxUint32}, {"scope", scope, math.MaxUint8},
+		} {
+			if n.value < 0 || int64(n.value) > n.max {
+				return fmt.Errorf("route %d to %s: %s %d is not between 0 and %d", i, r.Dst.String(), n.key, n.value, n.max)
+			}
+		}
+	}
+	return nil
 }
 
 // IPAMError returns an error about an invalid configuration of an IPAM plugin.

@@ -52,10 +52,13 @@ type multicall struct {
 	plugins map[string]Factory
 }
 
-// add rejects the plugin's own network namespace. skel rejects it as well, but
-// only after the plugin has done the work and printed the result, so nothing
-// would undo it.
+// add rejects names that skel accepts, with the code that skel has for others. It also rejects the
+// plugin's own network namespace: skel does so only after the plugin has done the work and printed
+// the result, so nothing would undo it.
 func (m *multicall) add(args *skel.CmdArgs) error {
+	if err := names.ValidateNewInterface(args.IfName); err != nil {
+		return err
+	}
 	if !overrides(args) && errors.Is(sandbox.Validate(args.Netns), sandbox.ErrHostNamespace) {
 		return types.NewError(types.ErrInvalidNetNS, "CNI_NETNS is the network namespace of the plugin itself", args.Netns)
 	}
@@ -70,7 +73,7 @@ func overrides(args *skel.CmdArgs) bool {
 
 // serve runs the command in the environment and prints its result.
 func (m *multicall) serve(args *skel.CmdArgs) error {
-	host, err := OpenHost(Lines(m.name, os.Stderr))
+	host, err := OpenDropInHost(Lines(m.name, os.Stderr))
 	if err != nil {
 		return err
 	}
@@ -88,15 +91,15 @@ func (m *multicall) serve(args *skel.CmdArgs) error {
 
 // AsReference returns an error in the form in which a plugin binary reports it
 // to a runtime. The reference plugins have no separate code for a bad
-// configuration or bad CNI_ARGS, and runtimes rely on that. In-process errors
-// keep the exact code.
+// configuration or bad CNI_ARGS, nor for a plugin that has reported none, and runtimes
+// rely on that. In-process errors keep the exact code.
 func AsReference(err error) *types.Error {
 	var coded *types.Error
 	if !errors.As(err, &coded) {
 		return types.NewError(types.ErrInternal, err.Error(), "")
 	}
 	switch coded.Code {
-	case types.ErrInvalidEnvironmentVariables, types.ErrDecodingFailure, types.ErrInvalidNetworkConfig:
+	case types.ErrUnknown, types.ErrInvalidEnvironmentVariables, types.ErrDecodingFailure, types.ErrInvalidNetworkConfig:
 		return types.NewError(types.ErrInternal, coded.Msg, coded.Details)
 	}
 	return coded

@@ -20,6 +20,7 @@ func TestAsReference(t *testing.T) {
 		{"bad CNI_ARGS", coded(types.ErrInvalidEnvironmentVariables), &types.Error{Code: 999, Msg: "bad", Details: "more"}},
 		{"unreadable", coded(types.ErrDecodingFailure), &types.Error{Code: 999, Msg: "bad", Details: "more"}},
 		{"invalid configuration", coded(types.ErrInvalidNetworkConfig), &types.Error{Code: 999, Msg: "bad", Details: "more"}},
+		{"not reported", coded(types.ErrUnknown), &types.Error{Code: 999, Msg: "bad", Details: "more"}},
 		{"try again later", coded(types.ErrTryAgainLater), &types.Error{Code: 11, Msg: "bad", Details: "more"}},
 		{"wrapped", fmt.Errorf("plugin: %w", coded(types.ErrPluginNotAvailable)), &types.Error{Code: 50, Msg: "bad", Details: "more"}},
 		{"finding", finding{errors.New("bad")}, &types.Error{Code: 999, Msg: "bad"}},

@@ -17,15 +17,15 @@ func DelOwned(ctx context.Context, c *CmdArgs, network string) error {
 }
 
 // Stale returns a function that reports whether an owner belongs to the network
-// and instance of a GC, but is not among its valid attachments.
-func (a *CmdArgs) Stale(conf *Common) func(names.Owner) bool {
-	valid := make(map[string]bool, len(conf.ValidAttachments))
-	for _, v := range conf.ValidAttachments {
-		o := names.Owner{Network: conf.Name, ID: v.ContainerID, IfName: v.IfName, Instance: a.Instance}
+// and the instance of a GC, but is not among its valid attachments.
+func (a *CmdArgs) Stale(network string) func(names.Owner) bool {
+	valid := make(map[string]bool, len(a.Valid))
+	for _, v := range a.Valid {
+		o := names.Owner{Network: network, ID: v.ContainerID, IfName: v.IfName, Instance: a.Instance}
 		valid[o.String()] = true
 	}
 	return func(o names.Owner) bool {
-		return o.OfNetwork(conf.Name) && o.Instance == a.Instance && !valid[o.String()]
+		return o.OfNetwork(network) && o.Instance == a.Instance && !valid[o.String()]
 	}
 }
 

@@ -57,7 +57,7 @@ const Repair = "REPAIR"
 // Factory returns the plugin for a configuration. With an *UnknownKeyError it
 // also returns a plugin, which ignores the unknown key as the reference plugins
 // do. With any other error it may return a plugin for DEL alone, from the part
-// of the configuration that could be read.
+// of the configuration that could be read. An Exec makes the error Invalid.
 type Factory func(conf []byte) (Plugin, error)
 
 // RuntimeConfigured is a plugin whose configuration is read once for all

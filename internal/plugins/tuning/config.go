@@ -89,9 +89,9 @@ func (c *config) settings(args string) (*settings, error) {
 		s.link.Promisc = &on
 	}
 	if err := s.link.setMAC(mac); err != nil {
-		return nil, err
+		return nil, sdk.Invalid(err)
 	}
-	return s, s.link.validate()
+	return s, sdk.Invalid(s.link.validate())
 }
 
 // override returns value, or what by points to if it is not nil.

@@ -98,7 +98,7 @@ func (h *testHost) env(command string, more []string) []string {
 // ours runs the native plugin.
 func ours(h *testHost, command, conf string, env ...string) (string, uint) {
 	out, err := h.native(command, conf, env...)
-	return out, plugintest.Code(err)
+	return out, plugintest.ReportedCode(err)
 }
 
 func (h *testHost) native(command, conf string, env ...string) (string, error) {
@@ -109,7 +109,7 @@ func (h *testHost) native(command, conf string, env ...string) (string, error) {
 // theirs runs the reference plugin.
 func theirs(h *testHost, command, conf string, env ...string) (string, uint) {
 	out, err := plugintest.Reference(h, "tuning", conf, h.env(command, env))
-	return out, plugintest.Code(err)
+	return out, plugintest.ReportedCode(err)
 }
 
 // config returns a configuration. extra begins with a comma.

@@ -296,7 +296,7 @@ func TestGCOfOwnBackups(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, h.backups(), 1)
 	for range 2 {
-		_, err = h.native("GC", h.configWith("1.1.0", ""))
+		_, err = h.native("GC", h.configWith("1.1.0", `, "cni.dev/valid-attachments": []`))
 		require.NoError(t, err)
 		require.Empty(t, h.backups())
 		require.NoError(t, os.RemoveAll(defaultDataDir))

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
 // sysctl is a kernel parameter with its requested value.
@@ -50,7 +51,7 @@ func (s *sysctls) UnmarshalJSON(data []byte) error {
 }
 
 func (s *sysctls) errDuplicate() error {
-	return fmt.Errorf("sysctl %q is configured twice", s.duplicate)
+	return sdk.Invalid(fmt.Errorf("sysctl %q is configured twice", s.duplicate))
 }
 
 // put adds a sysctl, or records that it is a duplicate.
@@ -85,7 +86,7 @@ func (s sysctl) file(ifName string) (string, error) {
 	key = strings.Replace(key, "IFNAME", ifName, 1)
 	file := filepath.Join("/proc/sys", key)
 	if !strings.HasPrefix(file, sysctlRoot) || slices.Contains(strings.Split(key, "/"), "..") {
-		return "", fmt.Errorf("sysctl %q is not below net", s.key)
+		return "", sdk.Invalid(fmt.Errorf("sysctl %q is not below net", s.key))
 	}
 	return file, nil
 }

@@ -53,7 +53,7 @@ func (b *backup) restoreIn(c *sdk.CmdArgs) error {
 // GC implements sdk.Plugin. It keeps backups of the reference plugin, because
 // they name no network.
 func (t *tuning) GC(_ context.Context, c *sdk.CmdArgs) error {
-	files, err := stale(t.DataDir, c.Stale(&t.Common))
+	files, err := stale(t.DataDir, c.Stale(t.Name))
 	errs := []error{err}
 	for _, file := range files {
 		errs = append(errs, remove(file))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -140,8 +141,16 @@ func addRoutes(b *rtnl.Batch, index int, r *types100.Result, o Options) {
 		}
 		added := kernelRoute(route, index, gateway)
 		added.Behind = o.Behind
+		added.OnLink = o.ViaGateway && isNeighbour(r, gateway)
 		b.AddRoute(added)
 	}
+}
+
+// isNeighbour reports whether a gateway is in the network of an address of the result, but is not
+// the gateway of one. With ViaGateway, only the latter have a route on the link.
+func isNeighbour(r *types100.Result, gateway net.IP) bool {
+	return slices.ContainsFunc(r.IPs, func(ip *types100.IPConfig) bool { return ip.Address.Contains(gateway) }) &&
+		!slices.ContainsFunc(r.IPs, func(ip *types100.IPConfig) bool { return ip.Gateway.Equal(gateway) })
 }
 
 func kernelRoute(r *types.Route, index int, gateway net.IP) *rtnl.Route {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -38,9 +39,9 @@ func IPAMOf(common *sdk.Common) (IPAM, error) {
 	return IPAM(ipam.Type), nil
 }
 
-// Allocate reserves addresses for an attachment to a network. If the IPAM plugin returns none, or, with
-// exclusive, one that another attachment of the host has, Allocate calls Release and fails: with
-// ruleset.ErrAddressTaken for the latter.
+// Allocate reserves addresses for an attachment to a network. If the IPAM plugin returns none, or
+// invalid routes, or, with exclusive, an address that another attachment of the host has, Allocate calls
+// Release and fails: with ruleset.ErrAddressTaken for the latter.
 func (i IPAM) Allocate(ctx context.Context, c *sdk.CmdArgs, network string, exclusive bool) (*types100.Result, error) {
 	r, err := c.Delegate(ctx, "ADD", string(i))
 	if err != nil {
@@ -48,6 +49,8 @@ func (i IPAM) Allocate(ctx context.Context, c *sdk.CmdArgs, network string, excl
 	}
 	if len(r.IPs) == 0 {
 		err = errors.New("IPAM plugin returned missing IP config")
+	} else if err = sdk.ValidateRoutes(r.Routes); err != nil {
+		err = fmt.Errorf("result of the IPAM plugin: %w", err)
 	} else if exclusive && !(i == hostLocal && c.InProcess(hostLocal)) { // which leases no such address
 		err = requireFree(ctx, c, network, r)
 	}

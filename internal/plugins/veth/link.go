@@ -137,8 +137,8 @@ func has(r *types100.Result, name, sandbox string) bool {
 // Collect implements GC: it removes links and elements of the network whose
 // owner is not among the valid attachments, and releases their addresses.
 func Collect(ctx context.Context, c *sdk.CmdArgs, common *sdk.Common, ipam IPAM, rules Rules) error {
-	stale := c.Stale(common)
-	err := errors.Join(c.Host.DelOwned(ctx, stale), rules.Masquerade.collect(ctx, common), collectLinks(ctx, c, stale))
+	stale := c.Stale(common.Name)
+	err := errors.Join(c.Host.DelOwned(ctx, stale), rules.Masquerade.collect(ctx, common.Name, c.Valid), collectLinks(ctx, c, stale))
 	if err != nil {
 		return err // the addresses are still in use
 	}

@@ -46,7 +46,7 @@ func (m Masquerade) ValidateExcept() error {
 	return nil
 }
 
-func errBackend(name string) error { return fmt.Errorf("unknown ipmasq backend %q", name) }
+func errBackend(name string) error { return sdk.Invalid(fmt.Errorf("unknown ipmasq backend %q", name)) }
 
 // Add masquerades traffic from the addresses of a result behind the host's
 // address.
@@ -108,11 +108,11 @@ func (m Masquerade) checkReference(ctx context.Context, c *sdk.CmdArgs, r *types
 
 // collect removes rules with the reference layout that belong to no valid
 // attachment.
-func (m Masquerade) collect(ctx context.Context, common *sdk.Common) error {
+func (m Masquerade) collect(ctx context.Context, network string, valid []types.GCAttachment) error {
 	if !m.hasBackend() {
 		return nil
 	}
-	return reference{network: common.Name}.collect(ctx, common.ValidAttachments)
+	return reference{network: network}.collect(ctx, valid)
 }
 
 func (m Masquerade) reference(c *sdk.CmdArgs) reference {

@@ -13,7 +13,16 @@ const (
 	usualMTU    = 1500 // the kernel's default for a veth
 	smallest    = 68   // of IPv4 (RFC 791), and of a veth
 	smallestIP6 = 1280 // of IPv6 (RFC 8200): the kernel disables IPv6 on links below it
+	largest     = 65535
 )
+
+// ValidateMTU returns an error if a veth cannot have the configured MTU; 0 means none.
+func ValidateMTU(configured int) error {
+	if configured != 0 && (configured < smallest || configured > largest) {
+		return fmt.Errorf("mtu %d is not between %d and %d", configured, smallest, largest)
+	}
+	return nil
+}
 
 // MTU returns the MTU for an attachment with the addresses of a result. It is
 // the configured one; otherwise that of the host's default routes of the

@@ -56,6 +56,16 @@ func Code(err error) uint {
 	return types.ErrInternal
 }
 
+// ReportedCode is Code, but that of an invalid configuration is the one that the reference
+// plugins report: see sdk.AsReference.
+func ReportedCode(err error) uint {
+	code := Code(err)
+	if code == types.ErrInvalidNetworkConfig {
+		return types.ErrInternal
+	}
+	return code
+}
+
 // WithPrevResult adds the result of an ADD to a configuration.
 func WithPrevResult(t testing.TB, conf, result string) string {
 	t.Helper()

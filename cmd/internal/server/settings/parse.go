@@ -62,8 +62,8 @@ func networkName(t string) (string, error) {
 }
 
 func interfacePrefix(t string) (string, error) {
-	if err := names.ValidateInterface(t + "00"); err != nil || t == "" {
-		return "", errors.New("cannot begin the name of an interface: use at most 13 characters without '/', ':' and blanks")
+	if err := names.ValidateNewInterface(t + "00"); err != nil || t == "" {
+		return "", errors.New("cannot begin the name of an interface: use at most 13 characters without '/', ':', '%' and blanks")
 	}
 	return t, nil
 }
