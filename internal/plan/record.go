@@ -153,6 +153,11 @@ func Served(r *record.Record) (ports []portmap.Mapping, without []string) {
 
 // RevisionOf returns the Revision of a record. It differs from those of earlier allocations
 // with the same ID.
-func RevisionOf(r *record.Record) string {
-	return strconv.FormatInt(r.Created.UnixMicro(), 36) + "-" + strconv.Itoa(r.Revision)
+func RevisionOf(r *record.Record) string { return revision(r, r.Revision) }
+
+// RevisionBefore returns the Revision that a record had before its last change.
+func RevisionBefore(r *record.Record) string { return revision(r, r.Revision-1) }
+
+func revision(r *record.Record, number int) string {
+	return strconv.FormatInt(r.Created.UnixMicro(), 36) + "-" + strconv.Itoa(number)
 }

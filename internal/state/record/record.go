@@ -100,7 +100,8 @@ type Record struct {
 	// ports from before and after it, because the kernel has either.
 	Update *Aim `json:"update,omitempty"`
 	// Pending is an attachment that is being added or removed while the allocation is set
-	// up; nil if none is. Until that is finished, it may or may not exist.
+	// up; nil if none is. Until that is finished, it may or may not exist. One that is being
+	// added has no Result.
 	Pending *Attachment `json:"pending,omitempty"`
 	// Addresses are the addresses that were found before a DEL without result.
 	Addresses []cleanup.Address `json:"addresses,omitempty"`
