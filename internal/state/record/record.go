@@ -131,6 +131,8 @@ type Aim struct {
 	// Enforce reports that the update is about the policy or the labels in networks that
 	// enforce policies. Until the update is recorded as done, the kernel has those from before or these.
 	Enforce bool `json:"enforce,omitempty"`
+	// Before are the host ports from before the update. Records of older versions have none (nil).
+	Before []portmap.Mapping `json:"before,omitzero"`
 	// KeepsPorts reports that the update is not about host ports.
 	KeepsPorts bool `json:"keepsPorts,omitempty"`
 	// Bandwidth are the limits; nil if the update is not about them, and without a value if there are
@@ -153,6 +155,15 @@ func (r *Record) SameNetns(other *Record) bool {
 		return filepath.Clean(r.Netns) == filepath.Clean(other.Netns)
 	}
 	return r.Namespace.Is(other.Namespace)
+}
+
+// PortsBefore returns the host ports of an allocation from before the update that has begun. If none
+// has, these are Ports.
+func (r *Record) PortsBefore() []portmap.Mapping {
+	if r.Update == nil || r.Update.KeepsPorts || r.Update.Before == nil {
+		return r.Ports
+	}
+	return r.Update.Before
 }
 
 // Container returns the CNI_CONTAINERID of the plugins.
