@@ -147,8 +147,11 @@ func (c *Configurator) withLive(ctx context.Context, id, network string, act fun
 	}
 	release, err := netns.Open(p.Record)
 	defer release()
-	if err != nil {
+	switch {
+	case netns.IsLost(err):
 		return nil, fmt.Errorf("change allocation %q: %w: %w", id, ErrNotFound, err)
+	case err != nil:
+		return nil, fmt.Errorf("change allocation %q: %w", id, err)
 	}
 	locked := *p.Record
 	if network != "" {
