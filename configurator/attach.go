@@ -205,7 +205,10 @@ func (c *Configurator) enforceOnAll(ctx context.Context, p *plan.Plan) error {
 // has changed.
 func (c *Configurator) undoAttach(ctx context.Context, p, intent *plan.Plan, cause error) error {
 	if errors.Is(cause, engine.ErrNothingDone) {
-		return c.put(p.Record)
+		if err := c.put(p.Record); err != nil {
+			return record.Unfinished(err)
+		}
+		return nil
 	}
 	if err := c.dropPending(ctx, intent); err != nil {
 		return fmt.Errorf("%w: the attachment could not be removed; Repair tries it again: %w", ErrIncomplete, err)

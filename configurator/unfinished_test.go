@@ -39,6 +39,15 @@ func (h *testHost) intercept() *interceptedEngine {
 	return e
 }
 
+// detachHost is attachHost whose second network has addresses that no other test has: their links may
+// still be there.
+func detachHost(t *testing.T) (h *testHost, a Allocation, leases string) {
+	t.Helper()
+	leases = t.TempDir()
+	h, a, _ = attachHost(t, `{"type":"ptp","ipMasq":true,"ipam":{"type":"host-local","dataDir":"`+leases+`","subnet":"10.76.0.0/24"}}`)
+	return h, a, leases
+}
+
 // requireDetached fails unless the allocation has only its first interface, in the record and in
 // the kernel.
 func (h *testHost) requireDetached(a Allocation) {
@@ -53,7 +62,7 @@ func (h *testHost) requireDetached(a Allocation) {
 // TestDetachOutlivesItsContext: a removal that is recorded goes on after the end of the context, as
 // does the removal of an attachment whose Attach came too late.
 func TestDetachOutlivesItsContext(t *testing.T) {
-	h, a, leases := attachHost(t, "")
+	h, a, leases := detachHost(t)
 	_, err := h.Attach(t.Context(), "a", "more", AttachOptions{})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -74,7 +83,7 @@ func TestDetachOutlivesItsContext(t *testing.T) {
 
 // TestInterruptedDetachOutlivesTheContext of the operation that finishes it.
 func TestInterruptedDetachOutlivesTheContext(t *testing.T) {
-	h, a, leases := attachHost(t, "")
+	h, a, leases := detachHost(t)
 	_, err := h.Attach(t.Context(), "a", "more", AttachOptions{})
 	require.NoError(t, err)
 	h.changeRecord("a", func(r *record.Record) {
@@ -91,7 +100,7 @@ func TestInterruptedDetachOutlivesTheContext(t *testing.T) {
 // TestDetachAgain: a Detach whose removal failed can be repeated, also with the revision on which it
 // was based.
 func TestDetachAgain(t *testing.T) {
-	h, a, leases := attachHost(t, "")
+	h, a, leases := detachHost(t)
 	trouble := errors.New("trouble")
 	e := h.intercept()
 	for _, repeated := range []string{"", "before", "after"} {
@@ -121,7 +130,7 @@ func TestDetachAgain(t *testing.T) {
 // TestDetachAgainOfAnother: an unfinished removal is finished, and what is requested is compared
 // and removed as always.
 func TestDetachAgainOfAnother(t *testing.T) {
-	h, a, leases := attachHost(t, "")
+	h, a, leases := detachHost(t)
 	e := h.intercept()
 	for _, c := range []struct {
 		interfaceName, revision string
