@@ -58,7 +58,8 @@ var (
 	ErrAddressUnavailable = errors.New("a requested address is not available")
 	// ErrBridgeFull: the bridge has 1023 ports, the maximum in the kernel.
 	ErrBridgeFull = errors.New("the bridge is full: it has 1023 ports, the most that the kernel allows; use another network, or ptp, which has no such limit")
-	// ErrLimit: a limit of the host is reached. The text names the sysctl that sets it.
+	// ErrLimit: a limit of the host or of the process is reached. The text names the sysctl that sets it,
+	// or errors.Is finds EMFILE, ENFILE, ENOMEM or ENOBUFS, for file descriptors and memory.
 	ErrLimit = errors.New("a limit of the host is reached")
 	// ErrPortTaken: the kernel already forwards a host port to an attachment that has no
 	// record in the state directory. errors.As finds a *PortTakenError.

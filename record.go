@@ -34,8 +34,9 @@ type Record struct {
 	Policy *policy.Policy `json:"policy,omitempty"`
 	Netns  string         `json:"netns"`
 	Phase  Phase          `json:"phase"`
-	// Revision identifies what the allocation requests. Update and each new set-up of the ID
-	// change it; a repair does not. It is only compared: see Change.
+	// Revision identifies what the allocation requests. Update, Attach, Detach and each new set-up
+	// of the ID change it; a repair does not. It is only compared: see Change. Until an Update is
+	// recorded as done, the record has what the allocation requested before it.
 	Revision string `json:"revision,omitempty"`
 	// Acknowledged reports that Teardown has returned: nothing of the allocation sends or
 	// answers, and its host ports are free. Its links and addresses are being deleted.

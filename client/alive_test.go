@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet"
@@ -54,17 +55,26 @@ func TestSlowOperation(t *testing.T) {
 		socket := filepath.Join(t.TempDir(), "s")
 		l, err := net.Listen("unix", socket)
 		require.NoError(t, err)
+		c, asked := impatient(socket), make(chan struct{})
 		s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.Method == "DELETE" {
-				if shutsDown {
-					_ = l.Close()
+			switch {
+			case r.Method != "DELETE":
+				select {
+				case asked <- struct{}{}:
+				case <-r.Context().Done():
 				}
-				time.Sleep(300 * time.Millisecond)
+			case shutsDown:
+				assert.NoError(t, l.Close(), name)
+				assert.NoError(t, c.alive(r.Context()), name)
+			default:
+				for range 3 {
+					<-asked
+				}
 			}
 			w.WriteHeader(http.StatusNoContent)
 		})}
 		go func() { _ = s.Serve(l) }()
-		require.NoError(t, impatient(socket).Teardown(t.Context(), allocnet.Allocation{ID: "a"}), name)
+		require.NoError(t, c.Teardown(t.Context(), allocnet.Allocation{ID: "a"}), name)
 		require.NoError(t, s.Close())
 	}
 }

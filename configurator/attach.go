@@ -85,20 +85,40 @@ const maxInterfaces = 1000
 // it. It returns ErrNotFound if the allocation has no such
 // interface, and a *RevisionError as Update does if revision is not "".
 //
+// Once the removal is recorded, the end of the context does not stop it: it gets ten seconds more.
 // If the network cannot be removed, Detach returns ErrIncomplete. Then, and after the death of
-// the process, Recover, Repair and the next change of the allocation finish it.
+// the process, Recover, Repair and the next change of the allocation finish it. So does Detach of
+// the same interface, also with the revision from before.
 func (c *Configurator) Detach(ctx context.Context, id, interfaceName, revision string) (status *Status, err error) {
 	err = c.operation(ctx, "detach", id, func(ctx context.Context) error {
-		status, err = c.change(ctx, id, revision, "", func(p *plan.Plan) (*Status, error) {
-			i, err := p.Detachable(interfaceName)
-			if err != nil {
-				return nil, fmt.Errorf("detach interface %q of allocation %q: %w", interfaceName, id, err)
-			}
-			return c.removeAttachment(ctx, p, i)
+		status, err = c.withLive(ctx, id, "", func(p *plan.Plan) (*Status, error) {
+			return c.detach(ctx, p, interfaceName, revision)
 		})
 		return err
 	})
 	return status, err
+}
+
+// detach is Detach under the locks of the allocation and its networks.
+func (c *Configurator) detach(ctx context.Context, p *plan.Plan, interfaceName, revision string) (*Status, error) {
+	repeats := p.IsDetaching(interfaceName)
+	if repeats && revision == plan.RevisionBefore(p.Record) {
+		revision = ""
+	}
+	err := c.beginChange(ctx, p, revision)
+	switch {
+	case repeats && errors.Is(err, record.ErrUnfinished):
+		return nil, fmt.Errorf("%w: %w", ErrIncomplete, err)
+	case err != nil:
+		return nil, err
+	case repeats:
+		return plan.StatusOf(p.Record)
+	}
+	i, err := p.Detachable(interfaceName)
+	if err != nil {
+		return nil, fmt.Errorf("detach interface %q of allocation %q: %w", interfaceName, p.ID, err)
+	}
+	return c.removeAttachment(ctx, p, i)
 }
 
 // planAttachment returns the plan of a new attachment alone.
@@ -184,10 +204,11 @@ func (c *Configurator) enforceOnAll(ctx context.Context, p *plan.Plan) error {
 // undoAttach removes an attachment after an ADD that failed with cause, and records that nothing
 // has changed.
 func (c *Configurator) undoAttach(ctx context.Context, p, intent *plan.Plan, cause error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
-	defer cancel()
 	if errors.Is(cause, engine.ErrNothingDone) {
-		return c.put(p.Record)
+		if err := c.put(p.Record); err != nil {
+			return record.Unfinished(err)
+		}
+		return nil
 	}
 	if err := c.dropPending(ctx, intent); err != nil {
 		return fmt.Errorf("%w: the attachment could not be removed; Repair tries it again: %w", ErrIncomplete, err)
@@ -216,8 +237,18 @@ func (c *Configurator) removeAttachment(ctx context.Context, p *plan.Plan, i int
 }
 
 // dropPending runs DEL of the attachment that is being added or removed, and records that it is
-// gone.
+// gone. The end of the context does not stop that before undoTimeout is over. An error is also a
+// record.ErrUnfinished.
 func (c *Configurator) dropPending(ctx context.Context, p *plan.Plan) error {
+	ctx, cancel := withTimeAfter(ctx, undoTimeout)
+	defer cancel()
+	if err := c.delPending(ctx, p); err != nil {
+		return record.Unfinished(err)
+	}
+	return nil
+}
+
+func (c *Configurator) delPending(ctx context.Context, p *plan.Plan) error {
 	n, err := c.confs.Recorded(p.Pending.Network, p.Pending.Config)
 	if err != nil {
 		return err

@@ -250,7 +250,7 @@ func TestAttachInterrupted(t *testing.T) {
 			"attach": func(h *testHost, _ Allocation) {
 				_, err := h.Attach(h.t.Context(), "a", "none", AttachOptions{})
 				require.ErrorIs(h.t, err, ErrUnknownNetwork)
-				_, err = h.Detach(h.t.Context(), "a", "eth1", "")
+				_, err = h.Detach(h.t.Context(), "a", "eth2", "")
 				require.ErrorIs(h.t, err, ErrNotFound)
 			},
 			"teardown": func(*testHost, Allocation) {},

@@ -14,6 +14,9 @@ import (
 
 // List returns the records of all allocations, sorted by ID. For records that cannot be read,
 // it joins a *RecordError each; it returns the other records with the error.
+//
+// While an Update is going on, or after it was interrupted, a record has the ports, labels, policy,
+// limits and revision from before it, although the kernel may have the new ones already.
 func (c *Configurator) List(ctx context.Context) ([]Record, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -36,7 +39,7 @@ func (c *Configurator) List(ctx context.Context) ([]Record, error) {
 }
 
 // Get returns the record of one allocation. It returns ErrNotFound if there is none, and a
-// *RecordError if it cannot be read.
+// *RecordError if it cannot be read. During an Update, the record is that of List.
 func (c *Configurator) Get(ctx context.Context, id string) (*Record, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

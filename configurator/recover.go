@@ -3,6 +3,7 @@ package configurator
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 
 	"github.com/allocnet/allocnet/internal/plan"
@@ -97,8 +98,11 @@ func (c *Configurator) recoverOne(ctx context.Context, s Scope, id string, befor
 func (c *Configurator) recoverUpdate(ctx context.Context, p *plan.Plan) error {
 	release, err := netns.Open(p.Record)
 	defer release()
-	if err != nil {
+	switch {
+	case netns.IsLost(err):
 		return nil
+	case err != nil:
+		return fmt.Errorf("finish the change of allocation %q: %w", p.ID, err)
 	}
 	unlock, err := c.lockNetworks(ctx, p.Record)
 	if err != nil {

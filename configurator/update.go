@@ -107,8 +107,32 @@ func (c *Configurator) recordLabelsAndPolicy(ctx context.Context, p *plan.Plan, 
 
 // change calls act with the plan of an allocation that is set up and has the revision, or any
 // revision if that is "". It first finishes an interrupted change. act runs under the locks of
-// the allocation, of its networks and, unless that is "", of one more network.
+// withLive.
 func (c *Configurator) change(ctx context.Context, id, revision, network string, act func(*plan.Plan) (*Status, error)) (*Status, error) {
+	return c.withLive(ctx, id, network, func(p *plan.Plan) (*Status, error) {
+		if err := c.beginChange(ctx, p, revision); err != nil {
+			return nil, err
+		}
+		return act(p)
+	})
+}
+
+// beginChange finishes an interrupted change of an allocation, if there is one, and compares the
+// revision unless that is "".
+func (c *Configurator) beginChange(ctx context.Context, p *plan.Plan, revision string) error {
+	if err := c.finishUpdate(ctx, p); err != nil {
+		return err
+	}
+	if is := plan.RevisionOf(p.Record); revision != "" && revision != is {
+		return &RevisionError{ID: p.ID, Wanted: revision, Current: is}
+	}
+	return nil
+}
+
+// withLive calls act with the plan of an allocation that is set up, and with its network namespace
+// open. act runs under the locks of the allocation, of its networks and, unless that is "", of one
+// more network.
+func (c *Configurator) withLive(ctx context.Context, id, network string, act func(*plan.Plan) (*Status, error)) (*Status, error) {
 	if err := errors.Join(plan.ValidateID(id), c.requirePrivileges()); err != nil {
 		return nil, err
 	}
@@ -123,8 +147,11 @@ func (c *Configurator) change(ctx context.Context, id, revision, network string,
 	}
 	release, err := netns.Open(p.Record)
 	defer release()
-	if err != nil {
+	switch {
+	case netns.IsLost(err):
 		return nil, fmt.Errorf("change allocation %q: %w: %w", id, ErrNotFound, err)
+	case err != nil:
+		return nil, fmt.Errorf("change allocation %q: %w", id, err)
 	}
 	locked := *p.Record
 	if network != "" {
@@ -135,12 +162,6 @@ func (c *Configurator) change(ctx context.Context, id, revision, network string,
 		return nil, err
 	}
 	defer unlockNetworks()
-	if err := c.finishUpdate(ctx, p); err != nil {
-		return nil, err
-	}
-	if is := plan.RevisionOf(p.Record); revision != "" && revision != is {
-		return nil, &RevisionError{ID: id, Wanted: revision, Current: is}
-	}
 	return act(p)
 }
 
@@ -332,10 +353,10 @@ func (c *Configurator) undoUpdate(ctx context.Context, p *plan.Plan, before *rec
 	defer cancel()
 	p.Update = before
 	if err := c.put(p.Record); err != nil { // the record still has the change as its aim
-		return fmt.Errorf("what the allocation had before could not be restored, because that could not be recorded; Repair completes the change: %w", err)
+		return fmt.Errorf("what the allocation had before could not be restored, because that could not be recorded; Repair completes the change: %w", record.Unfinished(err))
 	}
 	if _, err := c.carryOut(ctx, p); err != nil {
-		return fmt.Errorf("what the allocation had before could not be restored; Repair tries it again: %w", err)
+		return fmt.Errorf("what the allocation had before could not be restored; Repair tries it again: %w", record.Unfinished(err))
 	}
 	return nil
 }
@@ -352,7 +373,7 @@ func (c *Configurator) finishUpdate(ctx context.Context, p *plan.Plan) error {
 	c.cfg.Logger.Warn("an update was interrupted; finishing it", "alloc", p.ID)
 	done, err := c.carryOut(ctx, p)
 	if err != nil {
-		return fmt.Errorf("finish the update of allocation %q that was interrupted: %w", p.ID, err)
+		return fmt.Errorf("finish the update of allocation %q that was interrupted: %w", p.ID, record.Unfinished(err))
 	}
 	*p.Record = *done
 	return nil

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet"
+	"github.com/allocnet/allocnet/internal/exhausted"
 	"github.com/allocnet/allocnet/internal/flock"
 )
 
@@ -148,7 +149,7 @@ func limited(sysctl string, err error) error {
 // fill mounts a new namespace on the file at path and opens it.
 func fill(path string) (*Sandbox, error) {
 	if err := onThread(func() error { return take(steps, path) }); err != nil {
-		return nil, err
+		return nil, exhausted.Limit(err)
 	}
 	return Open(path)
 }
@@ -165,7 +166,7 @@ func unnamed() (*os.File, error) {
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("make namespace: %w", err)
+		return nil, fmt.Errorf("make namespace: %w", exhausted.Limit(err))
 	}
 	return os.NewFile(uintptr(fd), "network namespace"), nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/allocnet/allocnet/cmd/internal/server/settings"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/netlink/watch"
+	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/internal/wire"
 )
 
@@ -53,7 +54,7 @@ func (f findings) End(ctx context.Context, s configurator.Step, err error) {
 	case s.Name == configurator.StepCheck && err == nil:
 		checker.Found(s.ID, nil)
 	case s.Name != "":
-	case s.Operation == "check", s.Operation == "setup" && err == nil, s.Operation == "teardown" && err == nil:
+	case s.Operation == "check", errors.Is(err, record.ErrUnfinished), s.Operation == "setup" && err == nil, s.Operation == "teardown" && err == nil:
 		checker.Found(s.ID, err)
 	case s.Operation == "repair":
 		for _, one := range wire.Each(err) {

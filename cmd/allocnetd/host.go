@@ -51,8 +51,9 @@ type host struct {
 	dropin    *dropin.Service    // for plugins that runtimes start as binaries
 	exporter  *exporter.Exporter // nil for none
 	page      *page              // nil for none
-	// retired are replaced services that still delete what allocations have left.
-	retired []*configurator.Configurator
+	// retired are replaced services whose operations still run, or that still delete what allocations
+	// have left.
+	retired []*generation
 	// reconciled is closed when reconcile has ended.
 	reconciled chan struct{}
 
@@ -66,6 +67,7 @@ type host struct {
 type generation struct {
 	settings settings.Settings
 	service  *configurator.Configurator
+	running  *atomic.Int64 // operations of the service
 	networks *conflist.Dir // for the metrics
 	embedded *conflist.Network
 }
@@ -150,7 +152,7 @@ func (h *host) apply(before *generation, s *settings.Settings) (err error) {
 		}
 	}()
 	if before != nil && reflect.DeepEqual(before.settings.Configurator(), s.Configurator()) {
-		g.service, g.networks, g.embedded = before.service, before.networks, before.embedded
+		g.service, g.running, g.networks, g.embedded = before.service, before.running, before.networks, before.embedded
 	} else if err := h.configure(g); err != nil {
 		return err
 	}
@@ -169,15 +171,17 @@ func (h *host) apply(before *generation, s *settings.Settings) (err error) {
 	return nil
 }
 
-// retire keeps the service of a replaced generation while it deletes what allocations have
-// left, so that close waits for it. Its operations may still run, so it is not closed then: the
-// garbage collector closes its sockets. The guard that it holds stays with the new service.
+// retire keeps the service of a replaced generation while its operations run and it deletes what
+// allocations have left, so that close waits for that. It is not closed before: the garbage
+// collector closes its sockets. The guard that it holds stays with the new service.
 func (h *host) retire(before, now *generation) {
-	h.retired = slices.DeleteFunc(h.retired, func(c *configurator.Configurator) bool { return c.Pending() == 0 })
+	h.retired = slices.DeleteFunc(h.retired, func(g *generation) bool {
+		return g.running.Load() == 0 && g.service.Pending() == 0 // an operation ends after it has left something
+	})
 	if before == nil || before.service == now.service {
 		return
 	}
-	h.retired = append(h.retired, before.service)
+	h.retired = append(h.retired, before)
 	if err := before.service.ClosePools(); err != nil {
 		h.logger.Warn("prepared network namespaces could not be removed; the next start removes them", "error", err)
 	}
@@ -221,7 +225,8 @@ func (h *host) logEngineChanges(before, g *generation) {
 
 // configure creates the parts that depend on the Configurator's settings.
 func (h *host) configure(g *generation) (err error) {
-	if g.service, err = h.newService(g.settings.Configurator()); err != nil {
+	g.running = new(atomic.Int64)
+	if g.service, err = h.newService(g.settings.Configurator(), g.running); err != nil {
 		return err
 	}
 	cfg := g.settings.Configurator()
@@ -253,9 +258,29 @@ func (g *generation) keepsNetworks(before *generation) error {
 	return errors.Join(errs...)
 }
 
-func (h *host) newService(cfg configurator.Config) (*configurator.Configurator, error) {
+// counter is an Observer that also counts the operations that run.
+type counter struct {
+	configurator.Observer
+	running *atomic.Int64
+}
+
+func (c counter) Begin(ctx context.Context, s configurator.Step) context.Context {
+	if s.Name == "" {
+		c.running.Add(1)
+	}
+	return c.Observer.Begin(ctx, s)
+}
+
+func (c counter) End(ctx context.Context, s configurator.Step, err error) {
+	c.Observer.End(ctx, s, err)
+	if s.Name == "" {
+		c.running.Add(-1)
+	}
+}
+
+func (h *host) newService(cfg configurator.Config, running *atomic.Int64) (*configurator.Configurator, error) {
 	cfg.Logger = h.logger
-	cfg.Observer = findings{failures{h.telemetry.Observer(), h.logger, &h.recent}, &h.checker}
+	cfg.Observer = counter{findings{failures{h.telemetry.Observer(), h.logger, &h.recent}, &h.checker}, running}
 	cfg.OnForced = h.telemetry.OnForced
 	return configurator.New(cfg)
 }
@@ -355,8 +380,8 @@ func (h *host) close() error {
 		errs = append(errs, h.exporter.Close())
 	}
 	errs = append(errs, h.page.close())
-	for _, c := range append(h.retired, h.active().service) {
-		errs = append(errs, c.Close())
+	for _, g := range append(h.retired, h.active()) {
+		errs = append(errs, g.service.Close())
 	}
 	if err := h.pool.Close(); err != nil {
 		errs = append(errs, fmt.Errorf("close the pool of network namespaces: %w", err))

@@ -23,6 +23,7 @@ import (
 	"github.com/allocnet/allocnet/cmd/internal/server"
 	"github.com/allocnet/allocnet/cmd/internal/server/settings"
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
@@ -142,6 +143,19 @@ func TestReadyLooksAtTheNetworksOfFiles(t *testing.T) {
 	p.stop()
 }
 
+// TestReadyAwaitsTheReadinessFile, which the provider of a network creates.
+func TestReadyAwaitsTheReadinessFile(t *testing.T) {
+	w := newWorkspace(t)
+	w.configure(embedded, `manager { readiness_file = "`+w.path("ready")+`" }`)
+	p := w.start()
+	err := w.client().Ready(background())
+	require.ErrorContains(t, err, "readiness file")
+	require.ErrorContains(t, err, w.path("ready"))
+	w.write("ready", "")
+	require.NoError(t, w.client().Ready(background()))
+	p.stop()
+}
+
 // TestPluginWaitsForReadiness sends an ADD before the readiness file exists.
 func TestPluginWaitsForReadiness(t *testing.T) {
 	w := newWorkspace(t)
@@ -248,4 +262,38 @@ func TestReplacedService(t *testing.T) {
 	require.Eventually(t, func() bool { runtime.GC(); return first.Value() == nil }, 10*time.Second, 10*time.Millisecond)
 	require.NoError(t, h.active().service.Teardown(t.Context(), configurator.Allocation{ID: "a", OwnNetns: true, Wait: true}))
 	require.NoError(t, h.close())
+}
+
+// TestReplacedServiceWithOperations: a service is kept while an operation of it runs, because that may
+// leave something to delete.
+func TestReplacedServiceWithOperations(t *testing.T) {
+	privhost.Require(t)
+	w := newWorkspace(t)
+	s := settings.Default()
+	s.StateDir, s.ConfDir = w.path("state"), w.path("conf")
+	h, err := newHost(settings.Source{}, s, hclog.NewNullLogger())
+	require.NoError(t, err)
+	a := configurator.Allocation{ID: "a", OwnNetns: true, Networks: []string{"allocnet"}}
+	first := h.active()
+	_, err = first.service.Setup(t.Context(), a)
+	require.NoError(t, err)
+	unlock, err := record.Open(s.StateDir).Lock(t.Context(), "a")
+	require.NoError(t, err)
+	removed := make(chan error)
+	go func() { removed <- first.service.Teardown(context.Background(), a) }()
+	require.Eventually(t, func() bool { return first.running.Load() == 1 }, time.Minute, time.Millisecond)
+	replace := func(seconds time.Duration) {
+		next := s
+		next.Timeout = seconds * time.Second
+		require.NoError(t, h.apply(h.active(), &next))
+	}
+	replace(10)
+	replace(11)
+	require.Contains(t, h.retired, first)
+	unlock()
+	require.NoError(t, <-removed)
+	require.NoError(t, h.close())
+	ids, err := record.Open(s.StateDir).IDs()
+	require.NoError(t, err)
+	require.Empty(t, ids, "the removal was awaited")
 }

@@ -26,9 +26,12 @@ const mostProbed = 8
 
 // Unused reports whether nothing listens on the host ports of mappings, in the network
 // namespace of the calling thread. If it returns false, call Look for the sockets that
-// listen: there may be none.
-func Unused(mappings []portmap.Mapping) bool {
-	return len(mappings) <= mostProbed && sockdiag.Unused(wanted(mappings)...)
+// listen: there may be none. An error means that no descriptor or memory is left to find out.
+func Unused(mappings []portmap.Mapping) (bool, error) {
+	if len(mappings) > mostProbed {
+		return false, nil
+	}
+	return sockdiag.Unused(wanted(mappings)...)
 }
 
 // Look returns the sockets that listen on the host ports of mappings, in the network

@@ -125,7 +125,14 @@ func (k *Picker) Pick(ctx context.Context) ([]portmap.Port, error) {
 			if err != nil {
 				return nil, err
 			}
-			if p.Value = candidate; !used[candidate] && k.isFree(p) {
+			if p.Value = candidate; used[candidate] {
+				continue
+			}
+			free, err := k.isFree(p)
+			if err != nil {
+				return nil, fmt.Errorf("pick a host port for allocation %q: look whether %d is in use: %w", k.ID, candidate, err)
+			}
+			if free {
 				ports[i], used[candidate], k.picked[candidate] = p, true, true
 			}
 		}
@@ -151,13 +158,17 @@ func (k *Picker) candidate() (int, error) {
 	return k.First + k.next, nil
 }
 
-// isFree reports whether neither an allocation nor a process of the host seems to have a port.
-func (k *Picker) isFree(p portmap.Port) bool {
+// isFree reports whether neither an allocation nor a process of the host seems to have a port. An error
+// means that the host is exhausted.
+func (k *Picker) isFree(p portmap.Port) (bool, error) {
 	mappings, err := portmap.Mappings([]portmap.Port{p}, portmap.Options{IgnoreHostIP: k.IgnoreHostIP})
 	if err != nil {
-		return true // Setup returns the error
+		return true, nil // Setup returns the error
 	}
-	return (k.isFreed(p.Value) || !k.Store.IsReserved(p.Value)) && Unused(mappings)
+	if !k.isFreed(p.Value) && k.Store.IsReserved(p.Value) {
+		return false, nil
+	}
+	return Unused(mappings)
 }
 
 // isFreed reports whether the same change unpublishes a port of the allocation.

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/internal/state/record"
@@ -44,4 +45,19 @@ func (k *Picker) one() int {
 		return n
 	}
 	return 0
+}
+
+// TestPickerWithoutDescriptors: numbers that cannot be tried are not said to be in use.
+func TestPickerWithoutDescriptors(t *testing.T) {
+	k := NewPicker(PickerOptions{Store: record.Open(t.TempDir()), ID: "a", First: 21000, Last: 21002}, []portmap.Port{{To: 80}})
+	var before unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &before))
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: before.Max}))
+	_, err := k.Pick(t.Context())
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &before))
+	require.ErrorIs(t, err, unix.EMFILE)
+	require.ErrorIs(t, err, allocnet.ErrLimit)
+	require.NotErrorIs(t, err, allocnet.ErrNoPort)
+	_, err = k.Pick(t.Context())
+	require.NoError(t, err)
 }

@@ -36,7 +36,10 @@ type Search struct {
 // container listens on to reserve its ports does not count. The search runs concurrently with ADD or
 // CHECK. Search returns nil if there are none, or nothing to search for.
 func (c Checker) Search(ports []portmap.Mapping, container string) *Search {
-	if len(ports) == 0 || c.Ignore || Unused(ports) {
+	if len(ports) == 0 || c.Ignore {
+		return nil
+	}
+	if unused, _ := Unused(ports); unused { // Look returns the error
 		return nil
 	}
 	s := &Search{mappings: ports, done: make(chan struct{})}

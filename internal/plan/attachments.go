@@ -16,6 +16,12 @@ func (p *Plan) InterfaceAt(name string) int {
 	return slices.IndexFunc(p.Attachments, func(a record.Attachment) bool { return a.IfName == name })
 }
 
+// IsDetaching reports whether the removal of the attachment with an interface has begun. An
+// attachment that is being added has no result in the record.
+func (p *Plan) IsDetaching(name string) bool {
+	return p.Pending != nil && p.Pending.IfName == name && p.Pending.Result != nil
+}
+
 // Single returns the plan of one attachment alone, without the host ports of the allocation.
 func (p *Plan) Single(a record.Attachment, n *conflist.Network) *Plan {
 	r := *p.Record

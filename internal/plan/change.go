@@ -22,6 +22,7 @@ func (p *Plan) Aim(change allocnet.Change, o portmap.Options) (*record.Aim, erro
 		return nil, err
 	}
 	aim := publication(ports)
+	aim.Before = append([]portmap.Mapping{}, r.Ports...)
 	samePorts := slices.Equal(ports, r.Ports)
 	if samePorts {
 		aim.Requested, aim.Ports = r.RequestedPorts, r.Ports
@@ -122,7 +123,7 @@ func publication(ports []portmap.Mapping) *record.Aim {
 
 // AimBefore returns the aim that reverses another one.
 func (p *Plan) AimBefore(target *record.Aim) (*record.Aim, error) {
-	before := &record.Aim{KeepsRevision: true, Requested: p.RequestedPorts, Ports: p.Ports, Labels: p.Labels, Policy: p.Policy, Enforce: target.Enforce, KeepsPorts: target.KeepsPorts}
+	before := &record.Aim{KeepsRevision: true, Requested: p.RequestedPorts, Ports: p.Ports, Labels: p.Labels, Policy: p.Policy, Enforce: target.Enforce, KeepsPorts: target.KeepsPorts, Before: target.Before}
 	if target.Bandwidth == nil {
 		return before, nil
 	}

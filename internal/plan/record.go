@@ -16,7 +16,8 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// Public converts a record to its exported type. The result is never nil.
+// Public converts a record to its exported type. Ports, labels, policy, limits and revision are those
+// from before an update that is going on. The result is never nil.
 func Public(r *record.Record) (*allocnet.Record, error) {
 	public := &allocnet.Record{
 		ID: r.ID, ContainerID: otherContainer(r), Scope: r.Scope, Labels: r.Labels, Policy: r.Policy, Netns: r.Netns, Phase: allocnet.Phase(r.Phase), Acknowledged: r.Acknowledged, Engine: allocnet.Engine(r.Engine),
@@ -51,7 +52,7 @@ func otherContainer(r *record.Record) string {
 func Summary(r *record.Record) allocnet.Record {
 	s := allocnet.Record{
 		ID: r.ID, ContainerID: otherContainer(r), Scope: r.Scope, Labels: r.Labels, Policy: r.Policy, Netns: r.Netns, Phase: allocnet.Phase(r.Phase), Engine: allocnet.Engine(r.Engine),
-		Ports: r.Ports, PluginDirs: r.PluginDirs, Created: r.Created, Updated: r.Updated, Args: PublicArgs(r.Args),
+		Ports: r.PortsBefore(), PluginDirs: r.PluginDirs, Created: r.Created, Updated: r.Updated, Args: PublicArgs(r.Args),
 	}
 	for _, a := range r.Attachments {
 		s.Networks = append(s.Networks, allocnet.NetworkRecord{Network: a.Network, Interface: a.IfName})
@@ -137,8 +138,8 @@ func WithAddress(r *record.Record, s *allocnet.Status, err error) (*allocnet.Sta
 	return nil, fmt.Errorf("allocation %q: %w in the results of the networks %s", r.ID, allocnet.ErrNoAddress, strings.Join(networks, ", "))
 }
 
-// Served returns the published ports of a record, and the capabilities that no plugin
-// declares. Records of earlier versions lack the latter, and may have ports that no plugin
+// Served returns the published ports of a record, without those of an update that is going on,
+// and the capabilities that no plugin declares. Records of earlier versions lack the latter, and may have ports that no plugin
 // publishes.
 func Served(r *record.Record) (ports []portmap.Mapping, without []string) {
 	without = r.Unserved
@@ -148,11 +149,16 @@ func Served(r *record.Record) (ports []portmap.Mapping, without []string) {
 	if slices.Contains(without, portmap.Capability) {
 		return nil, without
 	}
-	return r.Ports, without
+	return r.PortsBefore(), without
 }
 
 // RevisionOf returns the Revision of a record. It differs from those of earlier allocations
 // with the same ID.
-func RevisionOf(r *record.Record) string {
-	return strconv.FormatInt(r.Created.UnixMicro(), 36) + "-" + strconv.Itoa(r.Revision)
+func RevisionOf(r *record.Record) string { return revision(r, r.Revision) }
+
+// RevisionBefore returns the Revision that a record had before its last change.
+func RevisionBefore(r *record.Record) string { return revision(r, r.Revision-1) }
+
+func revision(r *record.Record, number int) string {
+	return strconv.FormatInt(r.Created.UnixMicro(), 36) + "-" + strconv.Itoa(number)
 }

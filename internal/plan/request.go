@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
@@ -66,15 +67,7 @@ func Validate(a *allocnet.Allocation) error {
 		}
 	}
 	validateNames(a, bad)
-	if a.MAC != "" {
-		mac, err := net.ParseMAC(a.MAC)
-		switch {
-		case err != nil:
-			bad("mac %q: not a hardware address", a.MAC)
-		case mac[0]&1 == 1: // the kernel refuses it, see is_valid_ether_addr
-			bad("mac %q: a group address: the first byte must be even", a.MAC)
-		}
-	}
+	validateMACs(a, bad)
 	for _, ip := range a.IPs {
 		if _, err := netip.ParsePrefix(ip); err != nil {
 			if addr, err := netip.ParseAddr(ip); err != nil || addr.Zone() != "" {
@@ -95,6 +88,23 @@ func Validate(a *allocnet.Allocation) error {
 	return errors.Join(errs...)
 }
 
+// validateMACs refuses hardware addresses that the interface cannot have. A MAC in CNI_ARGS that is
+// no hardware address is a matter of the plugins.
+func validateMACs(a *allocnet.Allocation, bad func(string, ...any)) {
+	if a.MAC != "" {
+		if _, err := names.ParseMAC(a.MAC); err != nil {
+			bad("mac %q: %v", a.MAC, err)
+		}
+	}
+	for _, args := range []map[string]string{a.Args, a.SchedulerArgs} {
+		if mac, err := net.ParseMAC(args["MAC"]); err == nil && len(mac) == 6 {
+			if err := names.CheckMAC(mac); err != nil {
+				bad("args: MAC %q: %v", args["MAC"], err)
+			}
+		}
+	}
+}
+
 func validateNames(a *allocnet.Allocation, bad func(string, ...any)) {
 	if a.ContainerID != "" {
 		if err := names.ValidateContainer(a.ContainerID); err != nil || len(a.ContainerID) > names.MaxID {
@@ -109,8 +119,8 @@ func validateNames(a *allocnet.Allocation, bad func(string, ...any)) {
 	if len(a.Conflists) > 0 && len(a.Networks) > 0 {
 		bad("conflists and networks: give only one of them")
 	}
-	if len(a.Scope) > maxScope || !utf8.ValidString(a.Scope) {
-		bad("scope: must be at most %d bytes of UTF-8", maxScope)
+	if len(a.Scope) > maxScope || !utf8.ValidString(a.Scope) || strings.ContainsFunc(a.Scope, unicode.IsControl) {
+		bad("scope: must be at most %d bytes of UTF-8 without control characters", maxScope)
 	}
 	if err := names.ValidateLabels(a.Labels); err != nil {
 		bad("%v", err)

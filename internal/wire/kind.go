@@ -20,6 +20,7 @@ var (
 	ErrBusy       = errors.New("too many concurrent requests; try again later")
 	ErrMalformed  = errors.New("malformed request")
 	ErrTooLarge   = errors.New("request is too large")
+	ErrMediaType  = errors.New("media type of the body is not supported")
 	ErrTooSlow    = errors.New("request came too slowly")
 	ErrNoSuchPath = errors.New("no such path")
 	ErrMethod     = errors.New("method not allowed")
@@ -35,6 +36,7 @@ const (
 	statusRequestTimeout        = 408
 	statusConflict              = 409
 	statusRequestEntityTooLarge = 413
+	statusUnsupportedMediaType  = 415
 	statusMisdirectedRequest    = 421
 	statusUnprocessableEntity   = 422
 	statusTooManyRequests       = 429
@@ -70,6 +72,7 @@ var Kinds = []Kind{
 	{"busy", statusTooManyRequests, ErrBusy, nil},
 	{"malformed", statusBadRequest, ErrMalformed, nil},
 	{"too-large", statusRequestEntityTooLarge, ErrTooLarge, nil},
+	{"media-type", statusUnsupportedMediaType, ErrMediaType, nil},
 	{"too-slow", statusRequestTimeout, ErrTooSlow, nil},
 	{"no-such-path", statusNotFound, ErrNoSuchPath, nil},
 	{"method-not-allowed", statusMethodNotAllowed, ErrMethod, nil},

@@ -12,6 +12,7 @@ import (
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/redact"
+	"github.com/allocnet/allocnet/internal/state/record"
 )
 
 // Checker runs CHECK of allocations, and repairs them: of those that may be damaged as
@@ -343,10 +344,13 @@ func (c *Checker) setHealthy(id string) {
 
 // Found notes what a request has found of an allocation: that it is healthy, or gone, if err is
 // nil. An unhealthy one counts from then on, and is checked and repaired later, so that its user can
-// do that first. Found ignores other errors, and an allocation whose network namespace is gone.
+// do that first. A change of an allocation that could not be finished is finished later. Found
+// ignores other errors, and an allocation whose network namespace is gone.
 func (c *Checker) Found(id string, err error) {
 	known := c.isUnhealthy(id)
 	switch {
+	case errors.Is(err, record.ErrUnfinished):
+		c.after(firstUnhealthy, id)
 	case err == nil && known:
 		c.setHealthy(id)
 	case err == nil, known, !errors.Is(err, configurator.ErrUnhealthy), errors.Is(err, configurator.ErrInvalidAllocation):

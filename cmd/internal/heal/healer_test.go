@@ -17,6 +17,7 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/watch"
+	"github.com/allocnet/allocnet/internal/state/record"
 )
 
 // fake is a service, a watcher and a report. It logs the calls.
@@ -318,6 +319,16 @@ func TestUnhealthy(t *testing.T) {
 		clear(c.waiting)
 	}
 	require.Equal(t, 2, f.count("healed drift 0 a"+configurator.ErrUnhealthy.Error()))
+}
+
+// TestUnfinishedChange: an allocation whose change a request could not finish is checked soon.
+func TestUnfinishedChange(t *testing.T) {
+	c := NewChecker(CheckerOptions{Report: newFake()})
+	began := time.Now()
+	c.Found("a", fmt.Errorf("detach: %w", record.Unfinished(errors.New("no"))))
+	require.False(t, c.HasUnhealthy())
+	require.Empty(t, c.takeWaiting(began))
+	require.Contains(t, c.takeWaiting(time.Now().Add(firstUnhealthy)), task{id: "a"})
 }
 
 // TestFoundByARequest: an allocation that a request has found unhealthy counts, and is checked once

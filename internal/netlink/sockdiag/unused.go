@@ -4,6 +4,8 @@ import (
 	"errors"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/exhausted"
 )
 
 // probeMark marks the sockets of Unused, so that a Look at the same time does not take
@@ -13,29 +15,32 @@ const probeMark = 0x70726f62
 // Unused reports whether nothing listens on the ports, in the network namespace of the
 // calling thread. It binds each port for some microseconds. That is quicker than Look for a
 // few ports: the kernel walks all of its tables of listening sockets for Look. If a port
-// cannot be bound, for whatever reason, Unused returns false. Then call Look for the
-// sockets that listen.
+// cannot be bound, Unused returns false. Then call Look for the sockets that listen. If no
+// descriptor or memory is left for a socket, the error is allocnet.ErrLimit.
 //
 // A program that binds one of the ports in that moment gets EADDRINUSE. Unused does not find
 // sockets that are bound to a VRF.
-func Unused(wanted ...Ports) bool {
+func Unused(wanted ...Ports) (bool, error) {
 	for _, w := range wanted {
 		for _, port := range w.Numbers {
-			if !canBind(w.Protocol, int(port)) {
-				return false
+			if err := bindBriefly(w.Protocol, int(port)); err != nil {
+				if exhausted.Is(err) {
+					return false, exhausted.Limit(err)
+				}
+				return false, nil
 			}
 		}
 	}
-	return true
+	return true, nil
 }
 
-// canBind reports whether a port can be bound on all addresses of both families.
-func canBind(protocol uint8, port int) bool {
+// bindBriefly returns nil if a port can be bound on all addresses of both families.
+func bindBriefly(protocol uint8, port int) error {
 	err := tryBind(unix.AF_INET6, protocol, &unix.SockaddrInet6{Port: port})
 	if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EADDRNOTAVAIL) { // without IPv6
 		err = tryBind(unix.AF_INET, protocol, &unix.SockaddrInet4{Port: port})
 	}
-	return err == nil
+	return err
 }
 
 func tryBind(family int, protocol uint8, address unix.Sockaddr) error {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
@@ -35,12 +36,12 @@ func TestUnused(t *testing.T) {
 				if strings.HasPrefix(c.network, "udp") {
 					own, other = other, own
 				}
-				require.True(t, Unused(port(own, number)))
-				require.True(t, Unused(port(own, number)), "the first one has unbound it")
+				require.True(t, unused(t, port(own, number)))
+				require.True(t, unused(t, port(own, number)), "the first one has unbound it")
 				bind(t, c.network, c.address)
-				require.False(t, Unused(port(own, number)))
-				require.True(t, Unused(port(other, number), port(own, number+10)))
-				require.False(t, Unused(port(other, number), port(own, number)))
+				require.False(t, unused(t, port(own, number)))
+				require.True(t, unused(t, port(other, number), port(own, number+10)))
+				require.False(t, unused(t, port(other, number), port(own, number)))
 			})
 		}
 	}
@@ -58,7 +59,7 @@ func TestUnusedWithConnections(t *testing.T) {
 	require.NoError(t, err)
 	defer accepted.Close()
 	require.NoError(t, server.Close())
-	require.True(t, Unused(Ports{Protocol: unix.IPPROTO_TCP, Numbers: []uint16{5300}}))
+	require.True(t, unused(t, Ports{Protocol: unix.IPPROTO_TCP, Numbers: []uint16{5300}}))
 }
 
 // TestProbeIsNoListener: Look leaves out the sockets of Unused.
@@ -80,4 +81,23 @@ func TestProbeIsNoListener(t *testing.T) {
 	found, err = Look(wanted)
 	require.NoError(t, err)
 	require.Empty(t, found)
+}
+
+// unused is Unused without an error.
+func unused(t *testing.T, wanted ...Ports) bool {
+	t.Helper()
+	is, err := Unused(wanted...)
+	require.NoError(t, err)
+	return is
+}
+
+// TestUnusedWithoutDescriptors: a port that cannot be tried is not said to be in use.
+func TestUnusedWithoutDescriptors(t *testing.T) {
+	var before unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &before))
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: before.Max}))
+	_, err := Unused(Ports{Protocol: unix.IPPROTO_TCP, Numbers: []uint16{5300}})
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &before))
+	require.ErrorIs(t, err, unix.EMFILE)
+	require.ErrorIs(t, err, allocnet.ErrLimit)
 }

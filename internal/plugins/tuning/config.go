@@ -7,6 +7,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
@@ -117,6 +118,9 @@ func (a *attributes) setMAC(s string) error {
 		return nil
 	}
 	mac, err := net.ParseMAC(s)
+	if err == nil && len(mac) == 6 { // of an Ethernet interface
+		err = names.CheckMAC(mac)
+	}
 	if err != nil {
 		return fmt.Errorf("mac: %w", err)
 	}

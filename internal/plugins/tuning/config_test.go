@@ -70,6 +70,8 @@ func TestUndecodable(t *testing.T) {
 func TestSettings(t *testing.T) {
 	for conf, want := range map[string]string{
 		`{"mac": "0a:00:00:00:00"}`:                        "mac: address 0a:00:00:00:00: invalid MAC address",
+		`{"mac": "00:00:00:00:00:00"}`:                     "mac: all bytes are zero",
+		`{"mac": "ff:ff:ff:ff:ff:ff"}`:                     "mac: a group address: the first byte must be even",
 		`{"mtu": -1}`:                                      "mtu -1 is out of range",
 		`{"mtu": 4294967297}`:                              "mtu 4294967297 is out of range",
 		`{"txQLen": -1}`:                                   "txQLen -1 is out of range",

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
@@ -22,9 +23,9 @@ func MAC(common *sdk.Common, otherwise string) (net.HardwareAddr, error) {
 	if wanted == "" {
 		return rtnl.RandomMAC(), nil
 	}
-	mac, err := net.ParseMAC(wanted)
+	mac, err := names.ParseMAC(wanted)
 	if err != nil {
-		return nil, fmt.Errorf("requested MAC: %w", err)
+		return nil, fmt.Errorf("requested MAC %q: %w", wanted, err)
 	}
 	return mac, nil
 }

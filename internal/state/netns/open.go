@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet"
+	"github.com/allocnet/allocnet/internal/exhausted"
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -23,7 +24,8 @@ var ErrFormerBoot = errors.New("the allocation was set up before the host was re
 
 // Open opens the network namespace of a record for an operation, because the path may
 // lead to another namespace at any time. It returns an error if the path does not lead to the
-// recorded namespace. If the namespace is already open, release does nothing.
+// recorded namespace: allocnet.ErrInvalidAllocation, or allocnet.ErrLimit if the process has no
+// descriptor or memory left to look. If the namespace is already open, release does nothing.
 func Open(r *record.Record) (release func(), err error) {
 	release, _, err = identify(r)
 	return release, err
@@ -75,7 +77,12 @@ func Bind(r *record.Record) (release func(), err error) {
 	return release, err
 }
 
-func invalid(err error) error { return fmt.Errorf("%w: netns: %w", allocnet.ErrInvalidAllocation, err) }
+func invalid(err error) error {
+	if exhausted.Is(err) {
+		return fmt.Errorf("netns: %w", exhausted.Limit(err))
+	}
+	return fmt.Errorf("%w: netns: %w", allocnet.ErrInvalidAllocation, err)
+}
 
 // IsLost reports whether an error of Open means that the namespace is no longer at its
 // path. Other errors mean that the path could not be examined. fs.ErrPermission means that a

@@ -100,7 +100,8 @@ type Record struct {
 	// ports from before and after it, because the kernel has either.
 	Update *Aim `json:"update,omitempty"`
 	// Pending is an attachment that is being added or removed while the allocation is set
-	// up; nil if none is. Until that is finished, it may or may not exist.
+	// up; nil if none is. Until that is finished, it may or may not exist. One that is being
+	// added has no Result.
 	Pending *Attachment `json:"pending,omitempty"`
 	// Addresses are the addresses that were found before a DEL without result.
 	Addresses []cleanup.Address `json:"addresses,omitempty"`
@@ -130,6 +131,8 @@ type Aim struct {
 	// Enforce reports that the update is about the policy or the labels in networks that
 	// enforce policies. Until the update is recorded as done, the kernel has those from before or these.
 	Enforce bool `json:"enforce,omitempty"`
+	// Before are the host ports from before the update. Records of older versions have none (nil).
+	Before []portmap.Mapping `json:"before,omitzero"`
 	// KeepsPorts reports that the update is not about host ports.
 	KeepsPorts bool `json:"keepsPorts,omitempty"`
 	// Bandwidth are the limits; nil if the update is not about them, and without a value if there are
@@ -152,6 +155,15 @@ func (r *Record) SameNetns(other *Record) bool {
 		return filepath.Clean(r.Netns) == filepath.Clean(other.Netns)
 	}
 	return r.Namespace.Is(other.Namespace)
+}
+
+// PortsBefore returns the host ports of an allocation from before the update that has begun. If none
+// has, these are Ports.
+func (r *Record) PortsBefore() []portmap.Mapping {
+	if r.Update == nil || r.Update.KeepsPorts || r.Update.Before == nil {
+		return r.Ports
+	}
+	return r.Update.Before
 }
 
 // Container returns the CNI_CONTAINERID of the plugins.

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"net/http"
 	"os"
+	"slices"
 
 	"github.com/allocnet/allocnet/cmd/internal/server/strict"
 	"github.com/allocnet/allocnet/internal/wire"
@@ -30,20 +32,48 @@ func (b *body) release() { b.api.bodies.Release(int64(b.Len())) }
 // bytes count against the bound, not the announced length.
 func (a *API) readBody(r *http.Request, most int64) (*body, error) {
 	b := &body{api: a}
-	var err error
-	if r.ContentLength > most {
+	err := checkHeader(r)
+	switch {
+	case err != nil:
+	case r.ContentLength > most:
 		err = tooLarge(most)
-	} else {
+	default:
 		err = b.fill(r.Body, most)
 	}
 	if err != nil {
 		b.release()
-		// Most clients send the whole body before they read the answer.
-		_, _ = io.CopyN(io.Discard, r.Body, spare)
+		if r.ContentLength <= spare { // most clients send the whole body before they read the answer
+			_, _ = io.CopyN(io.Discard, r.Body, spare)
+		}
 		return nil, err
 	}
 	return b, nil
 }
+
+// checkHeader refuses a request whose header asks for something that the API does not do.
+func checkHeader(r *http.Request) error {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead { // those have no effect that depends on it
+		for _, name := range []string{"If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since"} {
+			if r.Header.Get(name) != "" {
+				return fmt.Errorf("%w: header %s: is not supported; send the revision of the record, in the field revision of the body or, to detach, of the query; or mustBeNew for a new allocation", wire.ErrMalformed, name)
+			}
+		}
+	}
+	if r.ContentLength == 0 {
+		return nil
+	}
+	if encoding := r.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
+		return fmt.Errorf("%w: header Content-Encoding: %.64q is not supported", wire.ErrMediaType, encoding)
+	}
+	given := r.Header.Get("Content-Type")
+	if kind, _, err := mime.ParseMediaType(given); given != "" && (err != nil || !slices.Contains(mediaTypes, kind)) {
+		return fmt.Errorf("%w: header Content-Type: %.64q is not supported; the body must be application/json", wire.ErrMediaType, given)
+	}
+	return nil
+}
+
+// mediaTypes are the accepted types of a body. The second one is what curl -d sends if it is given none.
+var mediaTypes = []string{"application/json", "application/x-www-form-urlencoded"}
 
 // fill reads the body. It takes room for each portion, and returns wire.ErrBusy if
 // there is not enough room. A body of more than most bytes is an error.

@@ -18,7 +18,8 @@
 // holds only its connection and the answer, until the write deadline. The total size of
 // large answers is bounded as well.
 //
-// Bodies are strict JSON, see package strict. The Content-Type is ignored.
+// Bodies are strict JSON, see package strict. Their Content-Type is application/json, or missing, or
+// what curl -d sends by default; others are refused. So is a condition such as If-Match.
 //
 // The context of an operation ends when its client disconnects, or at the deadline that
 // the client sent. The configurator then undoes what the operation has begun, including a

@@ -3,6 +3,7 @@ package api_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -110,6 +111,48 @@ func TestRefusals(t *testing.T) {
 		got := ask(t, socket, "PUT", "/v1/allocs/a", alloc, "Request-Timeout", wrong)
 		require.Contains(t, got.failure(t).Message, "Request-Timeout", wrong)
 	}
+}
+
+// TestHeadersOfRequests: what the API would ignore is refused, and the request has no effect.
+func TestHeadersOfRequests(t *testing.T) {
+	socket, _ := apitest.Serve(t, api.Options{})
+	require.Equal(t, 200, ask(t, socket, "PUT", "/v1/allocs/a", alloc).status)
+	revision := ask(t, socket, "GET", "/v1/allocs/a", "").body
+	for _, c := range []struct {
+		method, path, body, header, value string
+		status                            int
+		want                              string
+	}{
+		{"PATCH", "/v1/allocs/a", "{}", "If-Match", `"1"`, 400, "the field revision"},
+		{"PUT", "/v1/allocs/b", alloc, "If-None-Match", "*", 400, "mustBeNew"},
+		{"DELETE", "/v1/allocs/a", "", "If-Match", `"1"`, 400, `"kind":"malformed"`},
+		{"PATCH", "/v1/allocs/a", "{}", "If-Unmodified-Since", "Thu, 01 Jan 1970 00:00:00 GMT", 400, "If-Unmodified-Since"},
+		{"PUT", "/v1/allocs/b", alloc, "Content-Encoding", "gzip", 415, `"kind":"media-type"`},
+		{"PUT", "/v1/allocs/b", alloc, "Content-Type", "text/xml", 415, `\"text/xml\" is not supported`},
+		{"PUT", "/v1/allocs/b", alloc, "Content-Type", "application/json;;", 415, `"kind":"media-type"`},
+	} {
+		got := ask(t, socket, c.method, c.path, c.body, c.header, c.value)
+		require.Equal(t, c.status, got.status, "%s: %s", c.header, got.body)
+		require.Contains(t, got.body, c.want)
+	}
+	require.Equal(t, 404, ask(t, socket, "GET", "/v1/allocs/b", "").status)
+	require.Equal(t, revision, ask(t, socket, "GET", "/v1/allocs/a", "", "If-None-Match", `"1"`).body)
+	for _, accepted := range [][]string{
+		{}, {"Content-Type", "application/json"}, {"Content-Type", "Application/JSON; charset=utf-8"},
+		{"Content-Type", "application/x-www-form-urlencoded"}, {"Content-Encoding", "identity"},
+	} {
+		got := ask(t, socket, "PUT", "/v1/allocs/a", alloc, accepted...)
+		require.Equal(t, 200, got.status, "%q: %s", accepted, got.body)
+	}
+	require.Equal(t, 204, ask(t, socket, "DELETE", "/v1/allocs/a", "", "Content-Type", "text/plain").status, "there is no body")
+}
+
+// TestAnnouncedBody: a body whose announced length is too large is not awaited.
+func TestAnnouncedBody(t *testing.T) {
+	socket, _ := apitest.Serve(t, api.Options{Limits: api.Limits{BodyTimeout: time.Hour}})
+	got := readAll(t, dial(t, socket, "PUT /v1/allocs/a HTTP/1.1\r\nHost: x\r\nContent-Length: 999999999999\r\n\r\n{"))
+	require.Contains(t, got, "HTTP/1.1 413 ")
+	require.Contains(t, got, `"kind":"too-large"`)
 }
 
 // TestChunkedBody sends a body without its length in the header.
