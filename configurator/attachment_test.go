@@ -193,6 +193,28 @@ func TestSetupAfterDetach(t *testing.T) {
 	h.end(a, leases)
 }
 
+// requireInterrupted requires that all ways to run CHECK report an interrupted change.
+func (h *testHost) requireInterrupted(a Allocation) {
+	h.t.Helper()
+	health := h.CheckAll(h.t.Context(), []string{a.ID})
+	require.Contains(h.t, health, a.ID)
+	for _, err := range []error{h.Check(h.t.Context(), a), h.CheckOnly(h.t.Context(), a), health[a.ID]} {
+		require.ErrorIs(h.t, err, ErrUnhealthy)
+		require.ErrorContains(h.t, err, "an update, attach or detach was interrupted")
+	}
+}
+
+// TestUpdateInterruptedIsUnhealthy: the same applies to an Update.
+func TestUpdateInterruptedIsUnhealthy(t *testing.T) {
+	h, a := updateHost(t, "")
+	h.changeRecord("a", func(r *record.Record) { r.Update = &record.Aim{Ports: r.Ports} })
+	h.requireInterrupted(a)
+	repaired, err := h.CheckAndRepair(t.Context(), "a")
+	require.NoError(t, err)
+	require.False(t, repaired)
+	require.NoError(t, h.CheckOnly(t.Context(), a))
+}
+
 // TestAttachInterruptedWithoutState: an Attach that was interrupted is finished only if that can be recorded.
 func TestAttachInterruptedWithoutState(t *testing.T) {
 	h, a, leases := attachHost(t, "")
@@ -203,7 +225,9 @@ func TestAttachInterruptedWithoutState(t *testing.T) {
 	for range 2 {
 		repaired, err := h.CheckAndRepair(t.Context(), "a")
 		require.ErrorIs(t, err, ErrStateDir)
+		require.ErrorIs(t, err, ErrUnhealthy, "as a CHECK without a repair")
 		require.False(t, repaired)
+		h.requireInterrupted(a)
 		_, err = h.Setup(t.Context(), a)
 		require.ErrorIs(t, err, ErrStateDir)
 		_, err = h.Update(t.Context(), "a", Change{})
@@ -214,9 +238,10 @@ func TestAttachInterruptedWithoutState(t *testing.T) {
 		require.ErrorIs(t, err, ErrStateDir)
 	}
 	writable()
-	require.NoError(t, h.Check(t.Context(), a))
+	h.requireInterrupted(a)
 	_, err = h.Repair(t.Context())
 	require.NoError(t, err)
+	require.NoError(t, h.Check(t.Context(), a))
 	requireInterfaces(t, a, "eth0")
 	r, err := h.store.Get("a")
 	require.NoError(t, err)
@@ -282,7 +307,7 @@ func TestAttachInterrupted(t *testing.T) {
 					}
 					r.Pending, r.Attachments, r.Requested = &pending, r.Attachments[:1], requested.Requested
 				})
-				require.NoError(t, h.CheckOnly(t.Context(), a), "the others are healthy")
+				h.requireInterrupted(a)
 				status, err := h.Get(t.Context(), "a")
 				require.NoError(t, err)
 				require.Len(t, status.Networks, 1)

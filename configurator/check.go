@@ -20,7 +20,7 @@ import (
 // Config.RepairOnCheck is set.
 //
 // Check returns ErrNotFound if the allocation is not set up; ErrUnhealthy, with the findings
-// of the plugins, if the network differs; and ErrNotChecked if CHECK could not be completed,
+// of the plugins, if the network differs or an Update, Attach or Detach was interrupted; and ErrNotChecked if CHECK could not be completed,
 // for example because a plugin is missing, hangs or crashes, or because the host has no file
 // descriptors or memory left.
 //
@@ -109,6 +109,8 @@ func (c *Configurator) examine(ctx context.Context, p *plan.Plan) error {
 		return unhealthy(err)
 	case err != nil:
 		return notChecked(err)
+	case p.Pending != nil || p.Update != nil: // checkAndRepair finishes it
+		return unhealthy(errors.New("an update, attach or detach was interrupted"))
 	}
 	if err := errors.Join(ctx.Err(), c.installed(p)); err != nil {
 		return notChecked(err)

@@ -127,9 +127,6 @@ func (c *Configurator) repairUnhealthy(ctx context.Context, s Scope, ids []strin
 func (c *Configurator) checkAll(ctx context.Context, s Scope, ids []string) []outcome {
 	return each(ctx, c.checks, ids, func(id string) (bool, error) {
 		return false, c.withRecord(ctx, s, id, func(p *plan.Plan) error {
-			if p.Pending != nil || p.Update != nil {
-				return fmt.Errorf("%w: an update, attach or detach was interrupted", ErrUnhealthy) // checkAndRepair finishes it
-			}
 			release, _ := netns.Open(p.Record) // CHECK reports the error
 			defer release()
 			err := c.checkRecord(ctx, p)
@@ -211,7 +208,7 @@ func (c *Configurator) checkAndRepair(ctx context.Context, p *plan.Plan) (repair
 	defer release()
 	if gone == nil && p.Phase == record.Ready {
 		if err := c.finishUpdate(ctx, p); err != nil {
-			return false, fmt.Errorf("%w: %w", ErrNotChecked, err)
+			return false, notFinished(ctx, err)
 		}
 	}
 	err = c.checkRecord(ctx, p)
@@ -234,6 +231,15 @@ func (c *Configurator) checkAndRepair(ctx context.Context, p *plan.Plan) (repair
 	}
 	c.cfg.Logger.Warn("network was not as it was set up; restored what was missing", "alloc", p.ID, "found", redact.Text(err.Error()))
 	return true, nil
+}
+
+// notFinished is the error of an allocation whose interrupted update, attach or detach cannot be
+// finished. It is unhealthy, as CHECK without a repair says, unless the context has ended.
+func notFinished(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("%w: %w", ErrNotChecked, err)
+	}
+	return fmt.Errorf("%w: %w", ErrUnhealthy, err)
 }
 
 // restoreUnchecked restores what CHECK does not find to be missing because a network has none.

@@ -110,13 +110,21 @@ func (o *Options) addNetworks(ctx context.Context, s *client.HostStatus) {
 	}
 }
 
-// addAllocations adds the allocations by health. Those that are set up are checked.
+// addAllocations adds the allocations by health.
 func (o *Options) addAllocations(ctx context.Context, s *client.HostStatus) {
 	records, err := o.Service.List(ctx)
 	if err != nil {
 		s.Problems = append(s.Problems, text(err))
 	}
+	o.addHealth(ctx, s, records)
+	s.Problems = s.Problems[:min(len(s.Problems), maxDrift)]
+}
+
+// addHealth adds the allocations of records by health. Those that are set up are checked. So are
+// those whose network namespace is gone: their teardown may have ended since the records were read.
+func (o *Options) addHealth(ctx context.Context, s *client.HostStatus, records []configurator.Record) {
 	var ready []string
+	lost := map[string]bool{}
 	counts := &s.Allocations
 	counts.Total = len(records)
 	for i := range records {
@@ -124,7 +132,7 @@ func (o *Options) addAllocations(ctx context.Context, s *client.HostStatus) {
 		case r.Acknowledged, r.Phase == configurator.PhaseDeleting:
 			counts.Deleting++
 		case r.NetnsGone:
-			counts.NetnsGone++
+			ready, lost[r.ID] = append(ready, r.ID), true
 		case r.Phase == configurator.PhaseAdding:
 			counts.Adding++
 		default:
@@ -140,8 +148,12 @@ func (o *Options) addAllocations(ctx context.Context, s *client.HostStatus) {
 	health := o.Service.CheckAll(ctx, ready)
 	for _, id := range ready {
 		switch err, checked := health[id]; {
+		case !checked && ctx.Err() == nil: // it has been torn down meanwhile
+			counts.Total--
 		case checked && err == nil:
 			counts.Healthy++
+		case lost[id] && (!checked || errors.Is(err, configurator.ErrUnhealthy)):
+			counts.NetnsGone++
 		case errors.Is(err, configurator.ErrUnhealthy):
 			counts.Unhealthy++
 			s.Unhealthy = append(s.Unhealthy, id)
@@ -156,7 +168,6 @@ func (o *Options) addAllocations(ctx context.Context, s *client.HostStatus) {
 			}
 		}
 	}
-	s.Problems = s.Problems[:min(len(s.Problems), maxDrift)]
 }
 
 // versions returns the versions of the kernel and of the programs that plugins run.
