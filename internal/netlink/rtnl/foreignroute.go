@@ -44,31 +44,7 @@ func (h *Host) ForeignRoute(route *Route) error {
 	}) {
 		return err
 	}
-	return h.foreign(route, routes[0])
-}
-
-// PrecedingRoute returns the error of ForeignRoute if the main table has the given route, but packets to an address
-// of its destination take another one, over another link, with the same destination and metric. Unless
-// the packets do so, it is one lookup.
-func (h *Host) PrecedingRoute(route *Route, to net.IP) error {
-	if links := h.chosenLinks(to); len(links) == 1 && links[0] == route.Index {
-		return nil
-	}
-	routes, err := h.routesLike(route)
-	if err != nil || !slices.ContainsFunc(routes, func(one mainRoute) bool { return slices.Contains(one.links, route.Index) }) {
-		return err
-	}
-	for _, one := range routes {
-		one.links = slices.DeleteFunc(one.links, func(link int) bool { return link == route.Index })
-		if len(one.links) > 0 {
-			return h.foreign(route, one)
-		}
-	}
-	return nil
-}
-
-// foreign returns ErrForeignRoute for a route in place of a given one.
-func (h *Host) foreign(route *Route, other mainRoute) error {
+	other := routes[0]
 	leads, deletion := "leads to several links", "ip route del "
 	if route.Dst.IP.To4() == nil {
 		deletion = "ip -6 route del "

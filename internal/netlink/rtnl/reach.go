@@ -75,31 +75,8 @@ func (h *Host) finds(kind byte, index int, ip net.IP) (found bool) {
 	return h.findsNetwork(kind, index, ip, bits)
 }
 
-// chosenLinks returns the links over which packets of the host to an address leave; none if it has no route to it.
-func (h *Host) chosenLinks(ip net.IP) (links []int) {
-	h.lookUp(ip, 0, func(answer []byte) {
-		if answer[7] == unix.RTN_UNICAST {
-			links = parseRouteInfo(answer).links
-		}
-	})
-	return links
-}
-
 // findsNetwork is finds of a route to a network with a prefix length.
 func (h *Host) findsNetwork(kind byte, index int, ip net.IP, bits uint8) (found bool) {
-	h.lookUp(ip, index, func(answer []byte) {
-		if answer[1] != bits || answer[7] != kind { // rtm_dst_len, rtm_type
-			return
-		}
-		for _, link := range parseRouteInfo(answer).links {
-			found = found || link == index
-		}
-	})
-	return found
-}
-
-// lookUp looks up the route to an address, over a link unless index is 0, and calls each with the answer.
-func (h *Host) lookUp(ip net.IP, index int, each func(answer []byte)) {
 	family, address := uint8(unix.AF_INET6), ip.To16()
 	if v4 := ip.To4(); v4 != nil {
 		family, address = unix.AF_INET, v4
@@ -108,12 +85,14 @@ func (h *Host) lookUp(ip net.IP, index int, each func(answer []byte)) {
 		r.Begin("", unix.RTM_GETROUTE, 0)
 		putRoute(r, &unix.RtMsg{Family: family, Dst_len: uint8(8 * len(address)), Flags: unix.RTM_F_FIB_MATCH})
 		r.Attribute(unix.RTA_DST, address)
-		if index != 0 {
-			r.Uint32(unix.RTA_OIF, uint32(index))
-		}
+		r.Uint32(unix.RTA_OIF, uint32(index))
 	}, func(answer []byte) {
-		if len(answer) >= unix.SizeofRtMsg {
-			each(answer)
+		if len(answer) < unix.SizeofRtMsg || answer[1] != bits || answer[7] != kind { // rtm_dst_len, rtm_type
+			return
+		}
+		for _, link := range parseRouteInfo(answer).links {
+			found = found || link == index
 		}
 	})
+	return found
 }

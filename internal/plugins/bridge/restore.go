@@ -149,23 +149,18 @@ func routeTo(index int, ip *types100.IPConfig) *rtnl.Route {
 }
 
 // checkRoutes returns an error for each network of a result to which another program's route
-// leads, instead of the one over the bridge: also if that exists, but the other one precedes it, as
-// that of a former bridge which another program has renamed.
+// leads, instead of the one over the bridge.
 func (b *bridge) checkRoutes(host *rtnl.Host, index int, r *types100.Result) error {
 	if !b.IsGateway || b.Vlan != 0 {
 		return nil
 	}
 	var errs []error
 	for _, ip := range r.IPs {
-		if ones, bits := ip.Address.Mask.Size(); ones == bits {
+		if ones, bits := ip.Address.Mask.Size(); ones == bits || host.Reaches(index, &ip.Address) {
 			continue
 		}
 		route := routeTo(index, ip)
-		if host.Reaches(index, &ip.Address) {
-			if err := host.PrecedingRoute(route, ip.Address.IP); err != nil {
-				errs = append(errs, fmt.Errorf("packets of the host to %s do not leave over %q: %w", route.Dst, b.Bridge, err))
-			}
-		} else if err := host.ForeignRoute(route); err != nil {
+		if err := host.ForeignRoute(route); err != nil {
 			errs = append(errs, fmt.Errorf("the host has no route to %s over %q: %w", route.Dst, b.Bridge, err))
 		}
 	}

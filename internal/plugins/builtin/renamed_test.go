@@ -134,36 +134,3 @@ func TestDisconnectOfARenamedLink(t *testing.T) {
 		})
 	}
 }
-
-// TestCheckOfARenamedBridge: while another program's name for the bridge hides it, CHECK misses the bridge. Repair
-// makes a new one, but packets take the route over the former one until that is deleted, and CHECK says so.
-func TestCheckOfARenamedBridge(t *testing.T) {
-	_, native := runners(t)
-	defer removeBridge(t)
-	leaveNoLease(t)
-	conf, a := gateway(), sandboxed(t, "renamed")
-	result := native.add(a, conf)
-	check := func() error {
-		_, err := native.run("CHECK", a, withResult(t, conf, result))
-		return err
-	}
-	require.NoError(t, check())
-	br, err := netlink.LinkByName("br0")
-	require.NoError(t, err)
-	rename(t, br)
-	t.Cleanup(func() { _ = netlink.LinkDel(br) }) // needed only after a failure
-	require.ErrorContains(t, check(), `find bridge "br0"`)
-	_, err = native.run(sdk.Repair, a, withResult(t, conf, result))
-	require.NoError(t, err)
-	err = check()
-	require.ErrorContains(t, err, `do not leave over "br0"`)
-	_, remedy, named := strings.Cut(err.Error(), "delete it: ")
-	require.True(t, named, err)
-	require.Contains(t, remedy, "dev renamed0")
-	words := strings.Fields(remedy)
-	output(t, words[0], words[1:]...)
-	require.NoError(t, check())
-	require.NoError(t, netlink.LinkDel(br))
-	_, err = native.run("DEL", a, withResult(t, conf, result))
-	require.NoError(t, err)
-}
