@@ -19,12 +19,25 @@ import (
 // set up, the objects are its network, not leftovers. It returns ErrSetUp for the container ID of
 // another allocation.
 func (c *Configurator) Audit(ctx context.Context, a Allocation) ([]Leftover, error) {
+	found, _, err := c.AuditWithRecord(ctx, a)
+	return found, err
+}
+
+// AuditWithRecord is Audit that also returns the record with which the objects belong together:
+// Setup and Teardown change neither until both are read. r is nil if the allocation has no
+// record, or one that cannot be read.
+func (c *Configurator) AuditWithRecord(ctx context.Context, a Allocation) (found []Leftover, r *Record, err error) {
 	p, unlock, err := c.lockRecord(ctx, a)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer unlock()
-	return c.audit(ctx, c.cleanupTarget(p))
+	found, err = c.audit(ctx, c.cleanupTarget(p))
+	r, recordErr := c.Get(ctx, a.ID)
+	if recordErr != nil { // the audit is that of an allocation without a record
+		r = nil
+	}
+	return found, r, err
 }
 
 // Force removes an allocation without running plugins. It kills plugin processes of the

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -13,9 +14,9 @@ import (
 )
 
 func newCleanup(a *app) *cobra.Command {
-	var audit, force, destroy bool
+	var audit, force, destroy, orphans bool
 	c := &cobra.Command{
-		Use:   "cleanup (--audit | --force) [ID]...",
+		Use:   "cleanup ((--audit | --force) [ID]... | --orphans)",
 		Short: "Find or remove what allocations left on the host",
 		Long: `Find or remove what allocations left on the host: links, rules, leases, connection
 tracking entries. No plugin is run.
@@ -23,25 +24,32 @@ tracking entries. No plugin is run.
 Without an ID it checks every allocation whose operation was interrupted or whose
 network namespace is gone. An ID need not have a record. For an allocation that is
 set up, use teardown. --force accepts the IDs of runtimes as ls shows them, --audit
-also any unique prefix of at least 4 hexadecimal digits.
+also any unique prefix of at least 4 hexadecimal digits. Allocations on which an
+operation works are waited for, and left out if it has succeeded.
 
 --destroy also destroys the network namespaces of the records in ` + sandbox.DefaultDir + `,
-where setup --create makes them.`,
+where setup --create makes them. --orphans only destroys the network namespaces that
+setup --create made for allocations that no longer exist.`,
 		Example: `  allocnet cleanup --audit
   allocnet cleanup --force web
   allocnet cleanup --force --destroy`,
 		Annotations:       exits("leftovers were found (--audit)"),
 		ValidArgsFunction: a.completeIDs,
 		RunE: func(c *cobra.Command, ids []string) error {
+			if orphans {
+				return a.destroyOrphans(c.Context(), ids)
+			}
 			return a.cleanup(c.Context(), ids, force, destroy)
 		},
 	}
 	c.Flags().BoolVar(&audit, "audit", false, "only list what is found")
 	c.Flags().BoolVar(&force, "force", false, "remove what is found, and the record")
 	c.Flags().BoolVar(&destroy, "destroy", false, "with --force: destroy the network namespaces too")
-	c.MarkFlagsOneRequired("audit", "force")
+	c.Flags().BoolVar(&orphans, "orphans", false, "destroy network namespaces of allocations that no longer exist")
+	c.MarkFlagsOneRequired("audit", "force", "orphans")
 	c.MarkFlagsMutuallyExclusive("audit", "destroy")
-	c.MarkFlagsMutuallyExclusive("audit", "force")
+	c.MarkFlagsMutuallyExclusive("audit", "force", "orphans")
+	c.MarkFlagsMutuallyExclusive("orphans", "destroy")
 	return c
 }
 
@@ -84,14 +92,15 @@ func (a *app) cleanup(ctx context.Context, ids []string, force, destroy bool) er
 	if err != nil && len(targets) == 0 {
 		return err
 	}
-	errs := []error{err}
-	results := make([]cleanupResult, len(targets))
+	errs, results := []error{err}, []cleanupResult{}
+	how := cleaning{force: force, destroy: destroy, all: len(ids) == 0, until: time.Now().Add(removalTime)}
 	for i, target := range targets {
 		done := a.progress("checking %s (%d of %d)", target.ID, i+1, len(targets))
-		err := target.clean(ctx, conf, force, destroy)
+		ended, err := target.clean(ctx, conf, how)
 		done()
-		errs = append(errs, err)
-		results[i] = target
+		if !ended {
+			errs, results = append(errs, err), append(results, target)
+		}
 	}
 	if a.flags.json {
 		errs = append(errs, a.out.JSON(map[string]any{"allocations": results}))
@@ -168,27 +177,99 @@ func namespaceOf(r *configurator.Record) string {
 	return r.Netns
 }
 
+const (
+	// removalTime is how long an audit waits for removals behind their teardown.
+	removalTime = 5 * time.Second
+	removalPoll = 50 * time.Millisecond
+)
+
+// cleaning is how cleanup treats its targets.
+type cleaning struct {
+	force, destroy bool
+	all            bool      // no target was named
+	until          time.Time // the end of the wait for removals behind their teardown
+}
+
 // clean audits one allocation or, with force, removes its objects. With destroy it also
-// destroys the network namespace, unless an allocation has it.
-func (r *cleanupResult) clean(ctx context.Context, conf *configurator.Configurator, force, destroy bool) (err error) {
+// destroys the network namespace, unless an allocation has it. ended reports that the operation
+// that worked on an unnamed target has succeeded, so that there is nothing to clean up.
+func (r *cleanupResult) clean(ctx context.Context, conf *configurator.Configurator, how cleaning) (ended bool, err error) {
 	alloc := configurator.Allocation{ID: r.ID, Netns: netnsPath(r.ID, "")}
+	if how.force {
+		ended, err = r.force(ctx, conf, alloc, how)
+	} else {
+		ended, err = r.audit(ctx, conf, alloc, how)
+	}
+	if ended || err == nil {
+		return ended, nil
+	}
+	r.Error, r.Kind = message(err), kindOf(err).word
+	return false, fmt.Errorf("clean up %q: %w", r.ID, err)
+}
+
+func (r *cleanupResult) force(ctx context.Context, conf *configurator.Configurator, alloc configurator.Allocation, how cleaning) (ended bool, err error) {
 	recorded, _ := conf.Get(ctx, r.ID) // before Force removes the record
 	own := recordedNetns(recorded)
-	if force {
-		r.Removed, err = conf.Force(ctx, alloc)
-		r.Removed = orEmpty(r.Removed)
-	} else {
-		r.Found, err = conf.Audit(ctx, alloc)
-		r.Found = orEmpty(r.Found)
+	r.Removed, err = conf.Force(ctx, alloc)
+	r.Removed = orEmpty(r.Removed)
+	if how.all && errors.Is(err, configurator.ErrSetUp) {
+		return true, nil
 	}
-	if err == nil && destroy && isNamed(r.netns) && netnsOwners(ctx, conf)[r.netns] == "" {
+	if err == nil && how.destroy && isNamed(r.netns) && netnsOwners(ctx, conf)[r.netns] == "" {
 		r.Destroyed, err = r.destroyNetns(own)
 	}
-	if err != nil {
-		r.Error, r.Kind = message(err), kindOf(err).word
-		return fmt.Errorf("clean up %q: %w", r.ID, err)
+	return false, err
+}
+
+// audit looks for objects together with the state of the allocation. It looks again until the state
+// is that of the look before, of which the first one has selected the target.
+func (r *cleanupResult) audit(ctx context.Context, conf *configurator.Configurator, alloc configurator.Allocation, how cleaning) (ended bool, err error) {
+	for {
+		found, recorded, err := conf.AuditWithRecord(ctx, alloc)
+		r.Found = orEmpty(found)
+		if err != nil {
+			return false, err
+		}
+		state := stateNoRecord
+		switch {
+		case recorded != nil && recorded.Acknowledged && time.Now().Before(how.until):
+			select {
+			case <-time.After(removalPoll):
+			case <-ctx.Done(): // the next look returns the error
+			}
+			continue
+		case recorded != nil:
+			state = recordState(recorded)
+		case r.State == stateUnreadable:
+			state = stateUnreadable
+		}
+		if state == r.State {
+			return how.all && (state == stateLive || state == stateNoRecord), nil
+		}
+		r.State = state
 	}
-	return nil
+}
+
+// destroyOrphans destroys the network namespaces of allocations that no longer exist.
+func (a *app) destroyOrphans(ctx context.Context, ids []string) error {
+	if len(ids) > 0 {
+		return usagef("--orphans takes no ID: it destroys the network namespaces of all allocations that no longer exist")
+	}
+	conf, err := a.configurator()
+	if err != nil {
+		return err
+	}
+	destroyed, err := conf.DestroyOrphans(ctx)
+	if a.flags.json {
+		return errors.Join(err, a.out.JSON(map[string]any{"destroyed": orEmpty(destroyed)}))
+	}
+	if err == nil || len(destroyed) > 0 {
+		a.out.Printf("destroyed %s\n", term.Plural(len(destroyed), "network namespace"))
+	}
+	for _, path := range destroyed {
+		a.out.Printf("  %s %s\n", a.out.Paint(term.Red, "-"), path)
+	}
+	return err
 }
 
 // destroyNetns destroys the network namespace of the record, or its file that a crash left.

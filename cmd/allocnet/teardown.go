@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"errors"
+
 	"github.com/spf13/cobra"
 
 	"github.com/allocnet/allocnet/cmd/internal/term"
@@ -11,7 +13,7 @@ import (
 
 func newTeardown(a *app) *cobra.Command {
 	var netns string
-	var destroy bool
+	var destroy, gone bool
 	c := &cobra.Command{
 		Use:   "teardown ID",
 		Short: "Remove everything an allocation has on the host",
@@ -22,24 +24,69 @@ An ID that is not set up is not an error. If the record was lost, --netns and
 --network help to find everything.
 
 --destroy also destroys the network namespace in the record, or the one that
-setup --create made. It destroys no other one, even if --netns names it.`,
+setup --create made. It destroys no other one, even if --netns names it.
+
+With --gone, an allocation whose network namespace exists is kept, and so is what the
+host has of an allocation without a record.`,
 		Args:              oneID,
 		ValidArgsFunction: a.completeIDs,
 		RunE: func(c *cobra.Command, args []string) error {
+			if gone {
+				return a.teardownGone(c.Context(), args[0])
+			}
 			return a.teardown(c, args[0], netns, destroy)
 		},
 	}
 	c.Flags().StringVar(&netns, "netns", "", "path of the network namespace, if the record was lost (default /run/netns/ID)")
 	c.Flags().BoolVar(&destroy, "destroy", false, "destroy the network namespace too")
+	c.Flags().BoolVar(&gone, "gone", false, "only if the network namespace of the record no longer exists")
+	c.MarkFlagsMutuallyExclusive("gone", "netns")
+	c.MarkFlagsMutuallyExclusive("gone", "destroy")
 	return c
 }
 
 type teardownReport struct {
 	ID        string `json:"id"`
 	Destroyed bool   `json:"destroyed"` // a network namespace was destroyed
+	// Kept reports that --gone did nothing.
+	Kept bool `json:"kept,omitempty"`
 	// Forced are the leftovers of DEL. It is omitted if the daemon removed them; its events
 	// report them.
 	Forced []configurator.Leftover `json:"forced,omitzero"`
+}
+
+// teardownGone tears down an allocation whose network namespace no longer exists.
+func (a *app) teardownGone(ctx context.Context, id string) error {
+	var report teardownReport
+	a.onForced = func(_ string, removed []configurator.Leftover) { report.Forced = append(report.Forced, removed...) }
+	conf, err := a.service()
+	if err != nil {
+		return err
+	}
+	if err := usableID(ctx, conf, id); err != nil {
+		return err
+	}
+	if report.ID, err = wholeID(ctx, conf, id, isPrefix(shownID)); err != nil {
+		return err
+	}
+	done := a.progress("tearing down %s", report.ID)
+	defer done()
+	gone, err := conf.TeardownGone(ctx, report.ID)
+	if err != nil {
+		return err
+	}
+	report.Kept = !gone
+	done()
+	if a.flags.json {
+		return a.out.JSON(report)
+	}
+	outcome := "is torn down"
+	if report.Kept {
+		outcome = "is kept: its network namespace exists, or it has no record"
+	}
+	a.out.Printf("%s %s %s\n", a.out.Paint(term.Green, a.out.Mark()), a.out.Paint(term.Bold, report.ID), outcome)
+	a.printForced(report.Forced)
+	return nil
 }
 
 // teardown tears down an allocation. With destroy it also destroys the network

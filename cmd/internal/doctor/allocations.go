@@ -32,7 +32,7 @@ func unreadable(err error) (findings []Finding) {
 	if !errors.As(err, &broken) {
 		return []Finding{find("not-checked", "records", err.Error(), "remove the cause, then: allocnet doctor")}
 	}
-	repair := "allocnet teardown " + broken.ID + " --netns PATH (the path of its network namespace)"
+	repair := "allocnet inspect " + broken.ID + " >/dev/null || allocnet teardown " + broken.ID + " --netns PATH (the path of its network namespace)"
 	switch {
 	case errors.Is(err, allocnet.ErrNewer):
 		repair = "use the newer allocnet that wrote " + broken.File
@@ -47,28 +47,48 @@ const checkTime = 10 * time.Second
 
 // checkAllocations compares records, leases and objects of the host with each other.
 func checkAllocations(ctx context.Context, h *Host) (findings []Finding, err error) {
+	var errs []error
 	for i := range h.records {
-		switch r := &h.records[i]; {
-		case r.Acknowledged: // its removal is on the way
-		case r.NetnsGone:
-			findings = append(findings, find("netns-gone", r.ID, fmt.Sprintf("the network namespace %s of allocation %q is gone", r.Netns, r.ID), "allocnet teardown "+r.ID))
-		case r.Phase != configurator.PhaseReady && !h.isBusy(r.ID):
-			findings = append(findings, find("interrupted", r.ID, fmt.Sprintf("allocation %q is in phase %q, and no operation works on it", r.ID, r.Phase), "allocnet recover"))
+		r := &h.records[i]
+		if r.Acknowledged || r.Phase == configurator.PhaseReady && !r.NetnsGone {
+			continue
 		}
+		broken, err := h.damaged(ctx, r.ID)
+		findings, errs = append(findings, broken...), append(errs, err)
 	}
 	leftovers, err := h.leftovers(ctx)
 	leases, leasesErr := h.leases(ctx)
-	return slices.Concat(findings, leftovers, leases, h.drift(ctx)), errors.Join(err, leasesErr)
+	return slices.Concat(findings, leftovers, leases, h.drift(ctx)), errors.Join(append(errs, err, leasesErr)...)
 }
 
-// isBusy reports whether an operation works on an allocation.
-func (h *Host) isBusy(id string) bool {
-	locked, unlock, err := record.Open(h.StateDir).TryLocks([]string{id})
-	if err != nil {
-		return false
+// damaged returns the finding about an allocation whose operation did not end, or whose network
+// namespace is gone. It reads the record again while no operation works on the allocation.
+func (h *Host) damaged(ctx context.Context, id string) (findings []Finding, err error) {
+	unlock, free, err := h.tryLock(id)
+	if err != nil || !free {
+		return nil, err
 	}
-	unlock()
-	return len(locked) == 0
+	defer unlock()
+	r, err := h.Service.Get(ctx, id)
+	switch {
+	case err != nil: // it was torn down meanwhile; Examine reports a record that cannot be read
+	case r.Acknowledged: // its removal is on the way
+	case r.NetnsGone:
+		findings = append(findings, find("netns-gone", id, fmt.Sprintf("the network namespace %s of allocation %q is gone", r.Netns, id), "allocnet teardown --gone "+id))
+	case r.Phase != configurator.PhaseReady:
+		findings = append(findings, find("interrupted", id, fmt.Sprintf("allocation %q is in phase %q, and no operation works on it", id, r.Phase), "allocnet recover"))
+	}
+	return findings, nil
+}
+
+// tryLock takes the lock of an allocation, and reports whether it was free: that no operation
+// works on the allocation.
+func (h *Host) tryLock(id string) (unlock func(), free bool, err error) {
+	locked, unlock, err := record.Open(h.StateDir).TryLocks([]string{id})
+	if err == nil && len(locked) == 0 {
+		unlock()
+	}
+	return unlock, len(locked) > 0, err
 }
 
 // drift runs CHECK of the allocations that are set up.
@@ -109,8 +129,6 @@ func (h *Host) live() []string {
 // slotPrefix begins the IDs of prepared network namespaces.
 const slotPrefix = "pool-"
 
-const collect = "allocnet ls --quiet | allocnet gc --live-from - --destroy"
-
 // leftovers reports objects of allocations without a record, in all networks. What only has
 // leases can be removed safely: nothing in the kernel uses the addresses.
 func (h *Host) leftovers(ctx context.Context) (findings []Finding, err error) {
@@ -124,47 +142,74 @@ func (h *Host) leftovers(ctx context.Context) (findings []Finding, err error) {
 	}
 	slots := 0
 	for _, r := range report.Records {
-		if strings.HasPrefix(r.ID, slotPrefix) {
+		if strings.HasPrefix(r.ID, slotPrefix) && h.isDeadSlot(r.ID) {
 			slots++
 			continue
 		}
-		alloc := configurator.Allocation{ID: r.ID, Netns: filepath.Join(h.NetnsDir, r.ID)}
-		var names []string
-		for _, n := range r.Networks {
-			names = append(names, n.Network)
-		}
-		alloc.Networks = names
-		found, err := h.Service.Audit(ctx, alloc)
+		left, err := h.leftoversOf(ctx, &r)
 		if err != nil {
 			return findings, fmt.Errorf("audit of %q: %w", r.ID, err)
 		}
-		if len(found) == 0 { // it was removed in the meantime
-			continue
-		}
-		texts := make([]string, len(found))
-		for i, l := range found {
-			texts[i] = l.String()
-		}
-		what := fmt.Sprintf("allocation %q has no record, but on the host there is: %s", r.ID, strings.Join(texts[:min(len(texts), 8)], "; "))
-		repair := "allocnet cleanup --force " + r.ID + networkFlags(names)
-		if slices.ContainsFunc(found, func(l configurator.Leftover) bool { return l.Kind != allocnet.KindLease }) {
-			findings = append(findings, find("leftover", r.ID, what, repair))
-			continue
-		}
-		findings = append(findings, find("lease-without-owner", r.ID, what, repair).withFix(func(ctx context.Context) error {
-			_, err := h.Service.Force(ctx, alloc)
-			return err
-		}))
+		findings = append(findings, left...)
 	}
 	if slots > 0 {
 		findings = append(findings, find("leftover", "pool", fmt.Sprintf("a daemon that ended without removing its pools has left prepared network namespaces: %d", slots),
-			"systemctl start allocnetd (it removes them), or: "+collect))
+			"systemctl start allocnetd (it removes them), or: allocnet recover"))
 	}
 	var broken *allocnet.RecordError
 	if errors.As(err, &broken) { // Examine reports it
 		err = nil
 	}
 	return findings, err
+}
+
+// isDeadSlot reports whether an ID is that of a prepared network namespace of a process that has
+// ended, and that no other process is removing.
+func (h *Host) isDeadSlot(id string) bool {
+	unlock, free, err := h.tryLock(id)
+	if err != nil || !free {
+		return false
+	}
+	defer unlock()
+	store := record.Open(h.StateDir)
+	r, err := store.Get(id)
+	return err == nil && r.Pool != "" && !store.PoolAlive(r.Pool)
+}
+
+// leftoversOf returns the finding about an allocation that had objects and no record. The audit
+// decides: it has both from one moment, in which no operation worked on the allocation.
+func (h *Host) leftoversOf(ctx context.Context, r *configurator.Record) ([]Finding, error) {
+	unlock, free, err := h.tryLock(r.ID)
+	if err != nil || !free {
+		return nil, err
+	}
+	unlock()
+	alloc := configurator.Allocation{ID: r.ID, Netns: filepath.Join(h.NetnsDir, r.ID)}
+	for _, n := range r.Networks {
+		alloc.Networks = append(alloc.Networks, n.Network)
+	}
+	found, recorded, err := h.Service.AuditWithRecord(ctx, alloc)
+	switch {
+	case errors.Is(err, configurator.ErrSetUp): // another allocation has taken it from a pool
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case recorded != nil, len(found) == 0: // it was set up, or removed, in the meantime
+		return nil, nil
+	}
+	texts := make([]string, len(found))
+	for i, l := range found {
+		texts[i] = l.String()
+	}
+	what := fmt.Sprintf("allocation %q has no record, but on the host there is: %s", r.ID, strings.Join(texts[:min(len(texts), 8)], "; "))
+	repair := "allocnet cleanup --force " + r.ID + networkFlags(alloc.Networks)
+	if slices.ContainsFunc(found, func(l configurator.Leftover) bool { return l.Kind != allocnet.KindLease }) {
+		return []Finding{find("leftover", r.ID, what, repair)}, nil
+	}
+	return []Finding{find("lease-without-owner", r.ID, what, repair).withFix(func(ctx context.Context) error {
+		_, err := h.Service.Force(ctx, alloc)
+		return err
+	})}, nil
 }
 
 func networkFlags(names []string) (flags string) {
@@ -192,16 +237,11 @@ func checkNamespaces(ctx context.Context, h *Host) (findings []Finding, err erro
 			findings = append(findings, h.stale(path, makers[path]))
 		}
 	}
-	report, err := h.Service.PlanGC(ctx, configurator.Scope{Live: h.live(), DestroyNetns: true})
-	if report == nil {
-		return findings, errors.Join(makersErr, err)
+	orphans, err := h.Service.Orphans(ctx)
+	for _, path := range orphans {
+		findings = append(findings, find("netns-orphan", path, "network namespace "+path+" was made for an allocation that no longer exists", "allocnet cleanup --orphans"))
 	}
-	for _, path := range report.Destroyed {
-		if !slices.Contains(report.Removed, filepath.Base(path)) && !isStale(path) {
-			findings = append(findings, find("netns-orphan", path, "network namespace "+path+" was made for an allocation that no longer exists", collect))
-		}
-	}
-	return findings, makersErr
+	return findings, errors.Join(makersErr, err)
 }
 
 // netnsMakers returns, by path, the allocations for which allocnet made network namespaces.
@@ -225,7 +265,7 @@ func (h *Host) netnsMakers() (map[string]string, error) {
 func (h *Host) stale(path, maker string) Finding {
 	switch {
 	case isMountPoint(path):
-		return find("netns-stale", path, path+" is a mount point, and not of a network namespace", "umount "+path+" && rm "+path+" (findmnt "+path+" shows what is mounted)")
+		return find("netns-stale", path, path+" is a mount point, and not of a network namespace", "findmnt -t nsfs "+path+" || { umount "+path+" && rm "+path+"; } (findmnt "+path+" shows what is mounted)")
 	case maker == "" || !sandbox.Unfinished(path):
 		return find("netns-stale", path, path+" is an empty file, no network namespace is mounted on it, and allocnet has no record of it",
 			"rm "+path+" (if no program uses it: grep -l "+path+" /proc/*/mountinfo)")

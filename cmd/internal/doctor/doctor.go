@@ -97,23 +97,50 @@ type Check struct {
 type check struct {
 	name, title string
 	run         func(context.Context, *Host) ([]Finding, error)
-	quick       bool // see ExamineQuickly
+	how         manner
+}
+
+// manner is how a check is made.
+type manner int
+
+const (
+	quick manner = 1 << iota // see ExamineQuickly
+	// twice has a check that finds something made again: it compares lists that were read one after
+	// the other, between which an allocation can have been set up or torn down.
+	twice
+)
+
+// look makes the check, twice if that is necessary, and returns the findings of the last time that
+// were there each time. The records are read again in between.
+func (c *check) look(ctx context.Context, h *Host) ([]Finding, error) {
+	first, err := c.run(ctx, h)
+	if c.how&twice == 0 || len(first) == 0 {
+		return first, err
+	}
+	again := *h
+	again.records, _ = h.Service.List(ctx) // Examine reports the error
+	second, err := c.run(ctx, &again)
+	return slices.DeleteFunc(second, func(f Finding) bool {
+		return !slices.ContainsFunc(first, func(before Finding) bool {
+			return before.ID == f.ID && before.Object == f.Object && before.What == f.What
+		})
+	}), err
 }
 
 // checks are in the order of the report.
 var checks = []check{
-	{"privileges", "rights of this process", checkPrivileges, true},
-	{"kernel", "features of the kernel", checkKernel, false},
-	{"forwarding", "forwarding and other sysctls", checkSysctls, true},
-	{"firewall", "rules of other programs", checkFirewall, true},
-	{"listeners", "processes on published host ports", checkListeners, true},
-	{"subnets", "subnets and routes", checkSubnets, true},
-	{"configuration", "settings and network configurations", checkConfiguration, true},
-	{"plugins", "plugin directories and versions", checkPlugins, false},
-	{"allocations", "records, leases and leftovers", checkAllocations, false},
-	{"namespaces", "network namespaces", checkNamespaces, false},
-	{"limits", "limits of the kernel and of networks", checkLimits, false},
-	{"disk", "disk and clock", checkDisk, true},
+	{"privileges", "rights of this process", checkPrivileges, quick},
+	{"kernel", "features of the kernel", checkKernel, 0},
+	{"forwarding", "forwarding and other sysctls", checkSysctls, quick | twice},
+	{"firewall", "rules of other programs", checkFirewall, quick},
+	{"listeners", "processes on published host ports", checkListeners, quick | twice},
+	{"subnets", "subnets and routes", checkSubnets, quick | twice},
+	{"configuration", "settings and network configurations", checkConfiguration, quick},
+	{"plugins", "plugin directories and versions", checkPlugins, 0},
+	{"allocations", "records, leases and leftovers", checkAllocations, 0},
+	{"namespaces", "network namespaces", checkNamespaces, 0},
+	{"limits", "limits of the kernel and of networks", checkLimits, 0},
+	{"disk", "disk and clock", checkDisk, quick},
 }
 
 // Examine makes all checks, several at a time, and changes nothing.
@@ -123,7 +150,7 @@ func (h *Host) Examine(ctx context.Context) *Report { return h.examine(ctx, chec
 // plugins or CHECK, look for leftovers, count the open files of all processes, or try features
 // of the kernel.
 func (h *Host) ExamineQuickly(ctx context.Context) *Report {
-	return h.examine(ctx, slices.DeleteFunc(slices.Clone(checks), func(c check) bool { return !c.quick }))
+	return h.examine(ctx, slices.DeleteFunc(slices.Clone(checks), func(c check) bool { return c.how&quick == 0 }))
 }
 
 func (h *Host) examine(ctx context.Context, checks []check) *Report {
@@ -135,7 +162,7 @@ func (h *Host) examine(ctx context.Context, checks []check) *Report {
 	found, failed := make([][]Finding, len(checks)), make([]error, len(checks))
 	var running sync.WaitGroup
 	for i, c := range checks {
-		running.Go(func() { found[i], failed[i] = c.run(ctx, h) })
+		running.Go(func() { found[i], failed[i] = c.look(ctx, h) })
 	}
 	running.Wait()
 	r := &Report{Findings: []Finding{}}

@@ -52,6 +52,12 @@ type ownerless struct {
 
 func (o *ownerless) file() string { return filepath.Join(o.store.Dir(), o.Addr.String()) }
 
+// removeUnchanged returns the repair of a lease of another runtime, whose container may have other
+// leases: it keeps a file that was written since, for another container.
+func (o *ownerless) removeUnchanged() string {
+	return fmt.Sprintf("find %s ! -newermt @%d -delete (if no other runtime has this container)", o.file(), time.Now().Unix())
+}
+
 // Records are the records of allocations. Their IDs are the owners of most leases, and are
 // read much faster than the records.
 type Records struct {
@@ -85,14 +91,14 @@ func (h *Host) leases(ctx context.Context) (findings []Finding, err error) {
 	for _, o := range list {
 		switch {
 		case o.Owner == lease.Owner{}:
-			findings = append(findings, find("lease-without-owner", o.file(), fmt.Sprintf("the lease of %s in network %q is empty: its writer has crashed", o.Addr, o.network.Name), "rm "+o.file()).
+			findings = append(findings, find("lease-without-owner", o.file(), fmt.Sprintf("the lease of %s in network %q is empty: its writer has crashed", o.Addr, o.network.Name), "find "+o.file()+" -empty -delete").
 				withFix(func(ctx context.Context) error {
 					_, err := o.store.Remove(ctx, []lease.Lease{o.Lease})
 					return err
 				}))
 		case o.network.File != "": // leftovers finds those of the embedded network
 			findings = append(findings, find("lease-without-owner", o.file(), fmt.Sprintf("%s is leased to container %q in network %q, which no record and no runtime knows, and no network namespace has the address",
-				o.Addr, o.Owner.ID, o.network.Name), "rm "+o.file()+" (if no other runtime has this container)"))
+				o.Addr, o.Owner.ID, o.network.Name), o.removeUnchanged()))
 		}
 	}
 	return findings, err

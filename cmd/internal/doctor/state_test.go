@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -67,12 +68,14 @@ func TestRecords(t *testing.T) {
 	r.sh("mkdir -p -m 700 " + r.path("state/allocs"))
 	file := r.path("state/allocs/broken.json")
 	require.NoError(t, os.WriteFile(file, []byte("{"), 0o600))
-	r.finds("record-unreadable", []string{"broken.json"})
+	unreadable := r.finds("record-unreadable", []string{"broken.json"})
+	require.Contains(t, unreadable.Repair, "allocnet inspect broken >/dev/null || allocnet teardown broken --netns PATH")
 	require.NoError(t, os.Remove(file))
 
 	a := r.setup("web")
 	r.sh("umount /run/netns/web; rm /run/netns/web")
-	r.finds("netns-gone", []string{"/run/netns/web of allocation \"web\" is gone"})
+	f := r.finds("netns-gone", []string{"/run/netns/web of allocation \"web\" is gone"})
+	require.Equal(t, "allocnet teardown --gone web", f.Repair, "it keeps an allocation that was set up again")
 	require.NoError(t, r.conf.Teardown(t.Context(), a))
 	r.healthy()
 
@@ -91,8 +94,9 @@ func TestRecords(t *testing.T) {
 	r.finds("interrupted", []string{`allocation "half" is in phase "adding"`})
 	_, err = r.conf.Recover(t.Context())
 	require.NoError(t, err)
-	r.finds("netns-orphan", []string{"/run/netns/half was made for an allocation that no longer exists"})
-	_, err = r.conf.GCScope(t.Context(), configurator.Scope{DestroyNetns: true})
+	f = r.finds("netns-orphan", []string{"/run/netns/half was made for an allocation that no longer exists"})
+	require.Equal(t, "allocnet cleanup --orphans", f.Repair)
+	_, err = r.conf.DestroyOrphans(t.Context())
 	require.NoError(t, err)
 	r.healthy()
 }
@@ -123,9 +127,14 @@ func TestLeases(t *testing.T) {
 	require.FileExists(t, r.path("leases/web/10.77.0.2"), "that of an allocation stays")
 
 	require.NoError(t, os.WriteFile(r.path("leases/web/10.77.0.7"), nil, 0o600))
-	r.finds("lease-without-owner", []string{"the lease of 10.77.0.7", "is empty"})
+	f := r.finds("lease-without-owner", []string{"the lease of 10.77.0.7", "is empty"})
 	r.fixes("lease-without-owner")
 	require.NoFileExists(t, r.path("leases/web/10.77.0.7"))
+	require.NoError(t, os.WriteFile(r.path("leases/web/10.77.0.7"), []byte("web\r\neth1"), 0o600))
+	r.sh(f.Repair)
+	require.FileExists(t, r.path("leases/web/10.77.0.7"), "an allocation has got the address")
+	require.NoError(t, os.Truncate(r.path("leases/web/10.77.0.7"), 0))
+	r.repairs(f)
 }
 
 // TestForeignLeases: the directory of a network may have leases of other runtimes. One is
@@ -151,6 +160,13 @@ func TestForeignLeases(t *testing.T) {
 	require.Zero(t, count([]string{"slot"}, configurator.Record{ID: "slot", ContainerID: "other"}))
 	require.NotContains(t, describe(r.examine().Findings), "10.77.0.20 is leased", "a namespace has the address")
 	require.NotContains(t, describe(r.examine().Findings), "10.77.0.22 is leased", "its network may be about to be set up")
+	command, _, _ := strings.Cut(f.Repair, " (")
+	r.sh("touch " + r.path("leases/web/10.77.0.21") + "; " + command)
+	require.FileExists(t, r.path("leases/web/10.77.0.21"), "it was written again")
+	r.sh("touch -d '1 hour ago' " + r.path("leases/web/10.77.0.21") + "; " + command)
+	require.NoFileExists(t, r.path("leases/web/10.77.0.21"))
+	require.FileExists(t, r.path("leases/web/10.77.0.20"), "the container has it")
+	r.sh(`printf 'other\r\neth0' >` + r.path("leases/web/10.77.0.21") + "; touch -d '1 hour ago' " + r.path("leases/web/10.77.0.21"))
 	r.sh("mkdir -p /var/lib/cni/results; echo '{}' >/var/lib/cni/results/web-other-eth0")
 	r.undo("rm -r /var/lib/cni/results")
 	r.healthy() // a runtime has a result
@@ -203,6 +219,10 @@ func TestStaleNamespaces(t *testing.T) {
 	r.sh("touch -d '1 hour ago' /run/netns/old; mount --bind /run/netns/old /run/netns/old")
 	f = r.finds("netns-stale", []string{"/run/netns/old is a mount point, and not of a network namespace"})
 	require.False(t, f.Safe)
+	command, _, _ := strings.Cut(f.Repair, " (")
+	r.sh("umount /run/netns/old; rm /run/netns/old; ip netns add old; " + command)
+	require.NoError(t, sandbox.Validate("/run/netns/old"), "a program has mounted a namespace there since")
+	r.sh("ip netns del old; touch -d '1 hour ago' /run/netns/old; mount --bind /run/netns/old /run/netns/old")
 	r.repairs(f)
 
 	r.sh("touch -d '1 hour ago' /run/netns/old; chmod 444 /run/netns/old")

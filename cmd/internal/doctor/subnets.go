@@ -311,6 +311,10 @@ func (h *Host) announced() func(*netlink.Route) bool {
 // hostNetworks returns the routes of all tables but local, and the addresses of all links,
 // without those of the loopback, link-local ones, default routes and those to leave out.
 func hostNetworks(leftOut func(*netlink.Route) bool) (list []hostNetwork, err error) {
+	routes, err := allRoutes() // before the links: see appendRoutes
+	if err != nil {
+		return nil, err
+	}
 	links, err := retry.List(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
@@ -326,14 +330,25 @@ func hostNetworks(leftOut func(*netlink.Route) bool) (list []hostNetwork, err er
 			list = appendNetwork(list, l, a.IPNet, fmt.Sprintf("address %s of %s", a.IPNet, l.Attrs().Name))
 		}
 	}
+	return appendRoutes(list, routes, byIndex, leftOut), nil
+}
+
+// allRoutes returns the routes of all tables.
+func allRoutes() ([]netlink.Route, error) {
 	routes, err := retry.List(func() ([]netlink.Route, error) {
 		return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list routes: %w", err)
 	}
+	return routes, nil
+}
+
+// appendRoutes adds routes. The links were listed after them, so a route whose link is not in
+// the list is gone with its link.
+func appendRoutes(list []hostNetwork, routes []netlink.Route, byIndex map[int]netlink.Link, leftOut func(*netlink.Route) bool) []hostNetwork {
 	for _, r := range routes {
-		if r.Dst == nil || r.Table == unix.RT_TABLE_LOCAL || leftOut(&r) {
+		if r.Dst == nil || r.Table == unix.RT_TABLE_LOCAL || leftOut(&r) || r.LinkIndex != 0 && byIndex[r.LinkIndex] == nil {
 			continue
 		}
 		where := "without a link"
@@ -345,7 +360,7 @@ func hostNetworks(leftOut func(*netlink.Route) bool) (list []hostNetwork, err er
 		}
 		list = appendNetwork(list, byIndex[r.LinkIndex], r.Dst, fmt.Sprintf("route %s %s", r.Dst, where))
 	}
-	return list, nil
+	return list
 }
 
 func appendNetwork(list []hostNetwork, l netlink.Link, dst *net.IPNet, what string) []hostNetwork {

@@ -1,0 +1,105 @@
+package configurator
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+// TestOrphans: the network namespace that a Teardown has kept is destroyed, unless the allocation
+// is set up again.
+func TestOrphans(t *testing.T) {
+	h, foreign := ownHost(t)
+	a := Allocation{ID: "a", OwnNetns: true}
+	orphans := func() []string {
+		t.Helper()
+		list, err := h.Orphans(t.Context())
+		require.NoError(t, err)
+		return list
+	}
+	setup := func() {
+		t.Helper()
+		_, err := h.Setup(t.Context(), a)
+		require.NoError(t, err)
+	}
+	setup()
+	require.Empty(t, orphans())
+	require.NoError(t, h.Teardown(t.Context(), Allocation{ID: "a", Wait: true}))
+	require.Equal(t, []string{"/run/own/a"}, orphans())
+
+	unlock, err := h.store.Lock(t.Context(), "a")
+	require.NoError(t, err)
+	require.Empty(t, orphans(), "an operation works on the allocation: a Setup has no record at first")
+	unlock()
+
+	lock := h.netns.Lock
+	h.netns.Lock = func(ctx context.Context, id string) (func(), error) {
+		setup() // between the search and the lock
+		return lock(ctx, id)
+	}
+	destroyed, err := h.DestroyOrphans(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, destroyed)
+	require.NoError(t, h.CheckOnly(t.Context(), a))
+	h.netns.Lock = lock
+
+	require.NoError(t, h.Teardown(t.Context(), Allocation{ID: "a", Wait: true}))
+	destroyed, err = h.DestroyOrphans(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"/run/own/a"}, destroyed)
+	require.Empty(t, orphans())
+	h.requireNoOwn(foreign)
+}
+
+// TestOrphanOfAnother: the namespace of an orphan stays if another allocation uses it.
+func TestOrphanOfAnother(t *testing.T) {
+	h, _ := ownHost(t)
+	_, err := h.Setup(t.Context(), Allocation{ID: "a", OwnNetns: true})
+	require.NoError(t, err)
+	require.NoError(t, h.Teardown(t.Context(), Allocation{ID: "a", Wait: true}))
+	_, err = h.Setup(t.Context(), Allocation{ID: "b", Netns: "/run/own/a"})
+	require.NoError(t, err)
+	list, err := h.Orphans(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, list)
+	list, err = h.DestroyOrphans(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, list)
+	require.NoError(t, sandbox.Validate("/run/own/a"))
+	require.NoError(t, h.Teardown(t.Context(), Allocation{ID: "b", Wait: true}))
+	_, err = h.DestroyOrphans(t.Context())
+	require.NoError(t, err)
+}
+
+// TestAuditWithRecord: an audit tells whether the objects are those of an allocation.
+func TestAuditWithRecord(t *testing.T) {
+	h, _ := interruptedHost(t)
+	a := h.alloc("a")
+	_, err := h.Setup(t.Context(), a)
+	require.NoError(t, err)
+	found, r, err := h.AuditWithRecord(t.Context(), Allocation{ID: "a"})
+	require.NoError(t, err)
+	require.NotEmpty(t, found)
+	require.Equal(t, PhaseReady, r.Phase)
+
+	file := filepath.Join(h.cfg.StateDir, "allocs", "a.json")
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	for _, broken := range []bool{true, false} {
+		require.NoError(t, os.WriteFile(file, []byte("{"), 0o600))
+		if !broken {
+			require.NoError(t, os.Remove(file))
+		}
+		found, r, err = h.AuditWithRecord(t.Context(), Allocation{ID: "a", Netns: a.Netns, Networks: []string{"net"}})
+		require.NoError(t, err)
+		require.NotEmpty(t, found)
+		require.Nil(t, r)
+	}
+	require.NoError(t, os.WriteFile(file, text, 0o600))
+	require.NoError(t, h.Teardown(t.Context(), a))
+}
