@@ -58,14 +58,12 @@ func TestHealForeignRoute(t *testing.T) {
 			r, err := d.client().Get(t.Context(), "a0")
 			require.NoError(t, err)
 			with := strings.NewReplacer("ADDR6", r.Status.AddressIPv6)
-			heals := d.heals()
 			testbed.Shell(t, with.Replace(test.replace))
 			d.awaitUnhealthy()
 			d.requireReported(test.named, with.Replace(test.away))
 			testbed.Shell(t, with.Replace(test.away))
-			d.awaitHeal(heals, func(h *client.Heal) bool {
-				return h.Cause == "route" && h.Restored == 1 && strings.HasPrefix(h.Change, "change of the route to ")
-			})
+			// Whether the repair of the notification or another try of the failed one restores the
+			// route depends on which comes first.
 			d.awaitHealthy()
 			d.within("the metric", func() error {
 				if d.metric("unhealthy_allocations") != 0 {
