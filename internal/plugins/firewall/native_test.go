@@ -62,7 +62,7 @@ func TestNativeMakesTheOpeningOnce(t *testing.T) {
 	require.Contains(t, h.run("ip6tables", "-S"), iptables.AcceptChain)
 }
 
-// TestNativeNoticesRemovalAtOnce: an ADD makes the opening again that another program has removed
+// TestNativeNoticesRemovalAtOnce: an ADD restores the forward-accept rule that another program has removed
 // directly before.
 func TestNativeNoticesRemovalAtOnce(t *testing.T) {
 	h := newHost(t)
