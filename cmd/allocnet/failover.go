@@ -158,8 +158,7 @@ func (f *failover) Networks(ctx context.Context) ([]allocnet.Network, []*allocne
 		}
 		return networks, err
 	})
-	var one *allocnet.NetworkError
-	if err != nil && !errors.As(err, &one) {
+	if err != nil && (len(skipped) == 0 || err != error(skipped[0])) { // also why this process cannot do it
 		skipped = append(skipped, &allocnet.NetworkError{Err: err})
 	}
 	return networks, skipped

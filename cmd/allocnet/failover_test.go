@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/client"
+	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
@@ -51,23 +52,34 @@ func TestDaemonIsRestarted(t *testing.T) {
 	}
 }
 
-// TestNetworksOfARestartedDaemon: the error of the first call can be in the list of files.
+// TestNetworksOfARestartedDaemon: the error of the first call can be in the list of files. If this process
+// cannot make the call either, its error is there as well.
 func TestNetworksOfARestartedDaemon(t *testing.T) {
 	privhost.Require(t)
-	dir := t.TempDir()
-	socket := filepath.Join(dir, "s")
-	l, err := net.Listen("unix", socket)
-	require.NoError(t, err)
-	a := newApp(nil, os.Stdout, os.Stderr)
-	a.flags.register(&cobra.Command{})
-	a.flags.socket, a.flags.stateDir = socket, filepath.Join(dir, "state")
-	s, err := a.service()
-	require.NoError(t, err)
-	defer s.Close()
-	require.NoError(t, l.Close())
-	networks, skipped := s.Networks(t.Context())
-	require.NotEmpty(t, networks)
-	require.Empty(t, skipped)
+	for _, works := range []bool{true, false} {
+		dir := t.TempDir()
+		socket := filepath.Join(dir, "s")
+		l, err := net.Listen("unix", socket)
+		require.NoError(t, err)
+		a := newApp(nil, os.Stdout, os.Stderr)
+		a.flags.register(&cobra.Command{})
+		a.flags.socket, a.flags.stateDir = socket, filepath.Join(dir, "state")
+		if !works {
+			a.flags.stateDir = "relative"
+		}
+		s, err := a.service()
+		require.NoError(t, err)
+		require.NoError(t, l.Close())
+		networks, skipped := s.Networks(t.Context())
+		if works {
+			require.NotEmpty(t, networks)
+			require.Empty(t, skipped)
+		} else {
+			require.Len(t, skipped, 2)
+			require.ErrorIs(t, skipped[1].Err, configurator.ErrInvalidConfig)
+		}
+		require.NoError(t, s.Close())
+	}
 }
 
 // TestInterruptedSetupWithAHungDaemon: one signal ends the command.

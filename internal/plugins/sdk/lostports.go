@@ -22,8 +22,8 @@ const maxNamedPorts = 16
 // restore the elements.
 //
 // ADD adds the elements before it makes the port, so a port without elements has lost them. An ADD that finds
-// them lost at its end takes its port out of the group, adds them again, and puts it back. Both may happen
-// meanwhile: so the ports are compared again after they were released.
+// them lost at its end moves its port to another group, adds them again, and restores the group. An ADD can do
+// so while ports are released: so they are compared again afterwards.
 func releaseLostPorts(ctx context.Context, kernel *rtnl.Host, rules *ruleset.Ruleset, log Logger) error {
 	ports, err := kernel.LinksOfGroup(names.DropInPortGroup)
 	if err != nil || len(ports) == 0 {
@@ -42,10 +42,10 @@ func releaseLostPorts(ctx context.Context, kernel *rtnl.Host, rules *ruleset.Rul
 	if listErr != nil {
 		return errors.Join(err, listErr)
 	}
-	var back, released []rtnl.GroupedLink
+	var restored, released []rtnl.GroupedLink
 	for _, l := range lost {
 		if complete[l.Name] {
-			back = append(back, l)
+			restored = append(restored, l)
 		} else {
 			released = append(released, l)
 		}
@@ -54,7 +54,7 @@ func releaseLostPorts(ctx context.Context, kernel *rtnl.Host, rules *ruleset.Rul
 		log.Warn("another program removed the rules of the source guard: containers of plugin binaries keep their connectivity, but may send from any address until they are restarted",
 			"attachments", len(released), "ports", describe(released))
 	}
-	return errors.Join(err, moveLinks(kernel, back, names.DropInPortGroup))
+	return errors.Join(err, moveLinks(kernel, restored, names.DropInPortGroup))
 }
 
 // moveLinks puts links into a group. Those that do not exist any more are ignored.
