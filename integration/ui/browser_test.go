@@ -3,6 +3,7 @@ package ui
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -16,12 +17,14 @@ import (
 	"github.com/chromedp/cdproto/accessibility"
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/fetch"
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -68,29 +71,8 @@ func browse(t *testing.T, address string, width, height int64) *browser {
 	command(b, log.Enable, cdp.Empty{})
 	command(b, runtime.Enable, cdp.Empty{})
 	b.do(chromedp.EmulateViewport(width, height))
-	for range 5 {
-		b.do(chromedp.Navigate(address))
-		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-			if eval[bool](b, `(document.querySelector("#connection")?.textContent ?? "") !== ""`) {
-				return b
-			}
-		}
-		if !b.interrupted() {
-			break // what the test awaits says what is missing
-		}
-	}
+	b.do(chromedp.Navigate(address))
 	return b
-}
-
-// interrupted removes the faults that say that Chromium has given up requests because an interface or an
-// address of the host was changing, as during a Setup. It reports whether there were any.
-func (b *browser) interrupted() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	others := slices.DeleteFunc(slices.Clone(b.faults), func(fault string) bool { return strings.Contains(fault, "net::ERR_NETWORK_CHANGED") })
-	found := len(others) != len(b.faults)
-	b.faults = others
-	return found
 }
 
 // command sends a command to the tab, and returns its result.
@@ -113,6 +95,9 @@ func (b *browser) observe(event any) {
 			b.faults = append(b.faults, "console: "+string(e.Args[0].Value))
 		}
 	case *log.EventEntryAdded:
+		if strings.Contains(e.Entry.Text, "net::ERR_NETWORK_CHANGED") {
+			break // Chromium gives up requests when an interface or address of the host changes: the page repeats them
+		}
 		if e.Entry.Level == log.EntryLevelError || e.Entry.Level == log.EntryLevelWarning {
 			b.faults = append(b.faults, e.Entry.Text+" "+e.Entry.URL)
 		}
@@ -121,7 +106,22 @@ func (b *browser) observe(event any) {
 		if !strings.HasPrefix(e.Request.URL, b.origin+"/") {
 			b.faults = append(b.faults, "request to "+e.Request.URL)
 		}
+	case *fetch.EventRequestPaused:
+		go b.end(e.RequestID) // the events go on only when this function returns
 	}
+}
+
+// loses makes the next request for a path fail.
+func (b *browser) loses(path string) {
+	b.Helper()
+	command(b, fetch.Enable, fetch.EnableParams{Patterns: []*fetch.RequestPattern{{URLPattern: b.origin + path}}})
+}
+
+// end makes a request fail as if the connection had ended, and lets those after it pass.
+func (b *browser) end(id fetch.RequestID) {
+	_, failed := chromedp.Call(b.ctx, fetch.FailRequest, fetch.FailRequestParams{RequestID: id, ErrorReason: network.ErrorReasonConnectionAborted})
+	_, kept := chromedp.Call(b.ctx, fetch.Disable, cdp.Empty{})
+	assert.NoError(b, errors.Join(failed, kept))
 }
 
 // expectedFaults removes the faults that begin with a text, of which there must be some.

@@ -194,6 +194,24 @@ const overlapping = `[...document.querySelectorAll("#latency figure")].flatMap((
   ]);
 })`
 
+// TestLostRequests: the page loads again when it does not receive one of its files, and reads again what
+// it could not read.
+func TestLostRequests(t *testing.T) {
+	h := newHost(t)
+	h.setup(allocnet.Allocation{ID: "web", Networks: []string{"front"}})
+	b := browse(t, h.serve(), 1440, 900)
+	b.shows("#doctor-list", "nothing found")
+	for _, path := range []string{"/page.css", "/server.js", "/page.js", "/api/doctor", "/api/state"} {
+		b.loses(path)
+		b.do(chromedp.Reload())
+		b.shows("#tiles", "1 healthy")
+		b.shows("#connection", "live")
+		b.shows("#doctor-list", "nothing found")
+		b.awaits(`document.querySelector("#fault")?.hidden === true && getComputedStyle(document.querySelector(".skip")).position === "absolute"`)
+		b.expectedFaults("Failed to load resource: net::ERR_CONNECTION_ABORTED " + b.origin + path)
+	}
+}
+
 // TestCharts has durations of all magnitudes.
 func TestCharts(t *testing.T) {
 	b := browse(t, newHost(t).serve(), 1440, 900)

@@ -39,8 +39,8 @@ export function fault(source, error) {
 /** get reads one answer. */
 export const get = async (path) => answered((await request(path, AbortSignal.timeout(70e3))).json());
 
-/** Source reads an answer again and again: every so often, and soon after request(). It leaves
- * a pause that is longer the longer an answer takes. Hidden pages read nothing. */
+/** Source reads an answer again and again: every so often, and soon after request() or a failure. It
+ * leaves a pause that is longer the longer an answer takes. Hidden pages read nothing. */
 export class Source {
   constructor(path, apply, { pause, every }) {
     Object.assign(this, { path, apply, pause, every, next: 0, timer: 0, running: false, again: false });
@@ -60,6 +60,7 @@ export class Source {
   async read() {
     if (document.hidden) return;
     const began = performance.now();
+    let failed = false;
     Object.assign(this, { running: true, again: false });
     try {
       const answer = await get(this.path);
@@ -67,11 +68,12 @@ export class Source {
       this.apply(answer);
     } catch (error) {
       fault(this.path, error);
+      failed = true;
     }
     this.running = false;
     const now = performance.now();
-    this.next = now + Math.max(this.pause, 2 * (now - began));
-    if (this.again) this.wait(this.next - now);
+    this.next = now + Math.max(failed ? 2e3 : this.pause, 2 * (now - began));
+    if (this.again || failed) this.wait(this.next - now);
     else if (this.every) this.wait(Math.max(this.every, this.next - now));
   }
 }
