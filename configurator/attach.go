@@ -51,26 +51,16 @@ func (c *Configurator) Attach(ctx context.Context, id, network string, o AttachO
 // addNetwork adds an attachment with the given interface. Without a name, it passes over those
 // that something else has in the network namespace, such as another allocation of a runtime.
 func (c *Configurator) addNetwork(ctx context.Context, p *plan.Plan, n *conflist.Network, given string) (*Status, error) {
-	settled := false
+	if given != "" {
+		return c.addInterface(ctx, p, n, given)
+	}
 	for number := 0; ; number++ {
-		name := given
-		if name == "" {
-			if name = p.InterfacePrefix + strconv.Itoa(number); p.InterfaceAt(name) >= 0 {
-				continue
-			}
-		}
-		one, err := c.planAttachment(p, n, name)
-		if err != nil {
-			return nil, fmt.Errorf("attach allocation %q to network %q: %w", p.ID, n.Name, err)
-		}
-		since := c.backlog.moment()
-		status, err := c.addAttachment(ctx, p, one)
-		if !settled && ctx.Err() == nil && !errors.Is(err, ErrIncomplete) && lacks(err) && (c.backlog.settle(ctx, since) || c.yieldSlots(one)) {
-			settled = true // for one more ADD, as in Setup
-			number--
+		name := p.InterfacePrefix + strconv.Itoa(number)
+		if p.InterfaceAt(name) >= 0 {
 			continue
 		}
-		if given != "" || !errors.Is(err, ErrInUse) || number == maxInterfaces {
+		status, err := c.addInterface(ctx, p, n, name)
+		if !errors.Is(err, ErrInUse) || number >= maxInterfaces {
 			return status, err
 		}
 	}
@@ -78,6 +68,22 @@ func (c *Configurator) addNetwork(ctx context.Context, p *plan.Plan, n *conflist
 
 // maxInterfaces bounds the search for a free name of an interface.
 const maxInterfaces = 1000
+
+// addInterface adds an attachment with an interface. If it lacks what removals behind their Teardown or a
+// pool have, it makes one more ADD when they have released something, as Setup does.
+func (c *Configurator) addInterface(ctx context.Context, p *plan.Plan, n *conflist.Network, name string) (*Status, error) {
+	for released := false; ; released = true {
+		one, err := c.planAttachment(p, n, name)
+		if err != nil {
+			return nil, fmt.Errorf("attach allocation %q to network %q: %w", p.ID, n.Name, err)
+		}
+		since := c.backlog.moment()
+		status, err := c.addAttachment(ctx, p, one)
+		if released || ctx.Err() != nil || errors.Is(err, ErrIncomplete) || !lacks(err) || !c.backlog.settle(ctx, since) && !c.yieldSlots(one) {
+			return status, err
+		}
+	}
+}
 
 // Detach removes a network of an allocation that is set up, with its interface. It does not
 // remove the first network, whose address is that of the allocation, nor one that publishes host

@@ -43,19 +43,20 @@ func (c *Configurator) pickerFor(id string, ports, freed []portmap.Port) *hostpo
 func (c *Configurator) setUpPicked(ctx context.Context, a Allocation, k *hostports.Picker) (*Status, error) {
 	ports := k.Keep()
 	for {
-		var err error
-		if ports == nil {
+		kept := ports != nil
+		if !kept {
+			var err error
 			if ports, err = k.Pick(ctx); err != nil {
 				return nil, err
 			}
 		}
 		a.Ports = ports
 		status, err := c.setUpNumbered(ctx, a)
-		kept := k.Kept()
-		switch ports = nil; {
+		switch {
 		case err == nil, ctx.Err() != nil:
 			return status, err
 		case k.Again(err):
+			ports = nil
 		case errors.Is(err, ErrDifferent) && !kept: // another Setup of the ID was quicker
 			if ports = k.Keep(); ports == nil {
 				return nil, err

@@ -25,7 +25,6 @@ type Picker struct {
 	passes int          // how often the range may be searched again
 	lost   bool         // another operation was quicker
 	picked map[int]bool // of the last pick
-	kept   bool         // the last pick has the numbers of the record
 }
 
 // maxPasses bounds how often the range is searched: a number that another operation has reserved may
@@ -78,7 +77,7 @@ func (k *Picker) Keep() []portmap.Port {
 		}
 		used[recorded[n].HostPort], picked[recorded[n].HostPort] = true, true
 	}
-	k.picked, k.kept = picked, true
+	k.picked = picked
 	return ports
 }
 
@@ -108,7 +107,7 @@ func (k *Picker) isIn(recorded []portmap.Mapping, p portmap.Port) bool {
 func (k *Picker) Pick(ctx context.Context) ([]portmap.Port, error) {
 	ports := slices.Clone(k.wanted)
 	used := k.numbers()
-	k.picked, k.kept = map[int]bool{}, false
+	k.picked = map[int]bool{}
 	for i, p := range ports {
 		if p.Value != 0 {
 			continue
@@ -207,6 +206,3 @@ func (k *Picker) taken(err error) (port int, ok bool) {
 	}
 	return port, k.picked[port]
 }
-
-// Kept reports whether the last ports were those of Keep.
-func (k *Picker) Kept() bool { return k.kept }

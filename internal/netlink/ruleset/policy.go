@@ -164,8 +164,8 @@ func (r *Ruleset) EnsurePolicies(ctx context.Context) error {
 // addPolicy is one attempt of makePolicy. The kernel refuses objects of a new policy that exist with EEXIST;
 // versions of it answer EBUSY to an element that leads elsewhere.
 func (r *Ruleset) addPolicy(ctx context.Context, all []*policyObjects, linked, isNew bool) error {
-	var existing []element
 	present := make([]*state, len(all))
+	var links []element // to the policy's chains
 	for i, n := range all {
 		if len(n.chains) == 0 { // then no other message fails if the table is missing
 			if exists, _, err := r.has(ctx, n.table); err != nil || !exists {
@@ -175,23 +175,15 @@ func (r *Ruleset) addPolicy(ctx context.Context, all []*policyObjects, linked, i
 		if isNew {
 			continue
 		}
-		is, err := r.existingChains(ctx, n.table, n.chains)
+		var err error
+		if present[i], err = r.existingChains(ctx, n.table, n.chains); err != nil {
+			return err
+		}
+		found, err := r.ownLinks(ctx, n)
 		if err != nil {
 			return err
 		}
-		present[i] = is
-		found, err := r.lookUp(ctx, n.links)
-		if err != nil {
-			return err
-		}
-		for d := range found {
-			if is := &found[d]; is.set != nil {
-				if !n.ours(is) {
-					return ErrGroupTaken
-				}
-				existing = append(existing, *is)
-			}
-		}
+		links = append(links, found...)
 	}
 	return r.transaction(ctx, func(b *sock.Requests) {
 		for i, n := range all {
@@ -200,11 +192,31 @@ func (r *Ruleset) addPolicy(ctx context.Context, all []*policyObjects, linked, i
 		if !linked {
 			return
 		}
-		putElements(b, existing, unix.NFT_MSG_DELSETELEM)
+		putElements(b, links, unix.NFT_MSG_DELSETELEM)
 		for _, n := range all {
 			putElements(b, n.links, unix.NFT_MSG_NEWSETELEM)
 		}
 	})
+}
+
+// ownLinks returns the existing elements that lead to the chains of a policy. One with its key that leads
+// to those of another is ErrGroupTaken.
+func (r *Ruleset) ownLinks(ctx context.Context, n *policyObjects) ([]element, error) {
+	found, err := r.lookUp(ctx, n.links)
+	if err != nil {
+		return nil, err
+	}
+	var own []element
+	for _, is := range found {
+		switch {
+		case is.set == nil:
+		case !n.ours(&is):
+			return nil, ErrGroupTaken
+		default:
+			own = append(own, is)
+		}
+	}
+	return own, nil
 }
 
 // DelPolicy removes the chains and sets of a policy, and those of its selections that are named
