@@ -38,8 +38,8 @@ func checkPrivileges(context.Context, *Host) ([]Finding, error) {
 
 // feature is a part of the kernel that plugins need.
 type feature struct {
-	name, config string
-	try          func() error
+	name, modules, config string
+	try                   func() error
 }
 
 // checkKernel tries what the plugins of the networks need, in a network namespace of its own
@@ -66,44 +66,46 @@ func checkKernel(ctx context.Context, h *Host) (findings []Finding, err error) {
 	}
 	err = s.Do(func() error {
 		for _, f := range append(features,
-			feature{bridgeTables, "CONFIG_NF_TABLES_BRIDGE", func() error { return tryGuard(ctx, ruleset.Bridge) }},
-			feature{routeLookups, "CONFIG_NFT_FIB_IPV4 and CONFIG_NFT_FIB_IPV6", func() error { return tryGuard(ctx, ptp.GuardedFamilies()...) }},
+			feature{bridgeTables, "nf_tables", "CONFIG_NF_TABLES_BRIDGE", func() error { return tryGuard(ctx, ruleset.Bridge) }},
+			feature{routeLookups, "nft_fib_inet nft_fib_ipv4 nft_fib_ipv6", "CONFIG_NFT_FIB_IPV4 and CONFIG_NFT_FIB_IPV6", func() error { return tryGuard(ctx, ptp.GuardedFamilies()...) }},
+			feature{policyTables, "nf_conntrack nft_ct nft_limit", "CONFIG_NF_CONNTRACK_MARK, CONFIG_NFT_CT and CONFIG_NFT_LIMIT", func() error { return tryPolicies(ctx) }},
 		) {
 			if len(needed[f.name]) == 0 {
 				continue
 			}
 			if err := f.try(); err != nil {
 				findings = append(findings, find("kernel-feature", f.name, fmt.Sprintf("the kernel has no %s (%v), which networks need: %s", f.name, err, strings.Join(needed[f.name], ", ")),
-					fmt.Sprintf("modprobe %s, or use a kernel with %s", f.name, f.config)))
+					fmt.Sprintf("modprobe --all %s, or use a kernel with %s", f.modules, f.config)))
 			}
 		}
 		if err := tryRuleset(ctx); err != nil {
 			findings = append(findings, find("nftables", "nf_tables", "the kernel refuses allocnet's tables: "+err.Error(),
-				"modprobe nf_tables nft_chain_nat nft_fib_inet, or use a kernel with CONFIG_NF_TABLES, CONFIG_NFT_NAT and CONFIG_NFT_FIB_INET"))
+				"modprobe --all nf_tables nft_chain_nat nft_fib_inet, or use a kernel with CONFIG_NF_TABLES, CONFIG_NFT_NAT and CONFIG_NFT_FIB_INET"))
 		}
 		return nil
 	})
 	return findings, err
 }
 
-// The features that the source guards of the plugins bridge and ptp need.
+// The features that the source guards of the plugins bridge and ptp need, and the plugin policy.
 const (
 	bridgeTables = "nftables of family bridge"
 	routeLookups = "route lookups of nftables"
+	policyTables = "connection marks and rates of nftables"
 )
 
 var features = []feature{
-	{"veth", "CONFIG_VETH", func() error { return tryLink(&netlink.Veth{PeerName: "doctor1"}, "doctor0") }},
-	{"bridge", "CONFIG_BRIDGE", func() error { return tryLink(&netlink.Bridge{}, "doctor2") }},
-	{"bridge VLAN filtering", "CONFIG_BRIDGE_VLAN_FILTERING", tryVLANFiltering},
-	{"macvlan", "CONFIG_MACVLAN", func() error { return tryLink(&netlink.Macvlan{Mode: netlink.MACVLAN_MODE_BRIDGE}, "doctor3") }},
-	{"ipvlan", "CONFIG_IPVLAN", func() error { return tryLink(&netlink.IPVlan{}, "doctor4") }},
-	{"vlan", "CONFIG_VLAN_8021Q", func() error {
+	{"veth", "veth", "CONFIG_VETH", func() error { return tryLink(&netlink.Veth{PeerName: "doctor1"}, "doctor0") }},
+	{"bridge", "bridge", "CONFIG_BRIDGE", func() error { return tryLink(&netlink.Bridge{}, "doctor2") }},
+	{"bridge VLAN filtering", "bridge", "CONFIG_BRIDGE_VLAN_FILTERING", tryVLANFiltering},
+	{"macvlan", "macvlan", "CONFIG_MACVLAN", func() error { return tryLink(&netlink.Macvlan{Mode: netlink.MACVLAN_MODE_BRIDGE}, "doctor3") }},
+	{"ipvlan", "ipvlan", "CONFIG_IPVLAN", func() error { return tryLink(&netlink.IPVlan{}, "doctor4") }},
+	{"vlan", "8021q", "CONFIG_VLAN_8021Q", func() error {
 		return tryLink(&netlink.Vlan{VlanId: 7, VlanProtocol: netlink.VLAN_PROTOCOL_8021Q}, "doctor5")
 	}},
-	{"dummy", "CONFIG_DUMMY", func() error { return tryLink(&netlink.Dummy{}, "doctor6") }},
-	{"ifb", "CONFIG_IFB", func() error { return tryLink(&netlink.Ifb{}, "doctor7") }},
-	{"vrf", "CONFIG_NET_VRF", func() error { return tryLink(&netlink.Vrf{Table: 7}, "doctor8") }},
+	{"dummy", "dummy", "CONFIG_DUMMY", func() error { return tryLink(&netlink.Dummy{}, "doctor6") }},
+	{"ifb", "ifb", "CONFIG_IFB", func() error { return tryLink(&netlink.Ifb{}, "doctor7") }},
+	{"vrf", "vrf", "CONFIG_NET_VRF", func() error { return tryLink(&netlink.Vrf{Table: 7}, "doctor8") }},
 }
 
 // featuresOf returns the features that the plugins of a network need.
@@ -132,6 +134,8 @@ func featuresOf(n *conflist.Network) (list []string) {
 			}
 		case "bandwidth":
 			list = append(list, "ifb")
+		case "policy":
+			list = append(list, policyTables)
 		case "macvlan", "ipvlan", "vlan", "dummy", "vrf":
 			list = append(list, p.Network.Type)
 		}
@@ -193,4 +197,9 @@ func tryRuleset(ctx context.Context) error {
 		err = fmt.Errorf("%w (no support in the kernel)", err)
 	}
 	return errors.Join(err, r.Close())
+}
+
+// tryPolicies makes the tables of policies in the network namespace of the thread.
+func tryPolicies(ctx context.Context) error {
+	return ruleset.Lend(func(r *ruleset.Ruleset) error { return r.EnsurePolicies(ctx) })
 }

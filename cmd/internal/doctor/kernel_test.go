@@ -11,7 +11,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/sandbox"
 )
 
 // TestKernelFeatures: a feature is missing if ip cannot make such a link either.
@@ -31,10 +33,41 @@ func TestKernelFeatures(t *testing.T) {
 				return
 			}
 			missing++
-			r.finds("kernel-feature", []string{"the kernel has no " + kind, "networks need: odd"})
+			found := r.finds("kernel-feature", []string{"the kernel has no " + kind, "networks need: odd"})
+			require.Contains(t, found.Repair, "modprobe --all "+module(kind))
 		})
 	}
 	t.Logf("features that this kernel lacks: %d", missing)
+}
+
+// module returns the kernel module of a kind of link.
+func module(kind string) string {
+	if kind == "vlan" {
+		return "8021q"
+	}
+	return kind
+}
+
+// TestPolicyFeatures: what policies need is tried for networks that have the plugin.
+func TestPolicyFeatures(t *testing.T) {
+	r := newRig(t)
+	with := r.chain("odd", "odd0", "10.78.0.0/24", `, {"type": "policy", "capabilities": {"policy": true}}`)
+	n, err := conflist.Parse([]byte(with))
+	require.NoError(t, err)
+	require.Contains(t, featuresOf(n), policyTables)
+	r.network("20-odd", with)
+	r.healthy()
+	s, err := sandbox.New()
+	require.NoError(t, err)
+	defer s.Close()
+	require.NoError(t, s.Do(func() error {
+		if err := tryPolicies(t.Context()); err != nil {
+			return err
+		}
+		out, err := exec.Command("nft", "list", "tables").CombinedOutput()
+		require.Contains(t, string(out), "allocnet_policy")
+		return err
+	}))
 }
 
 func TestVLANFiltering(t *testing.T) {

@@ -4,7 +4,7 @@ package doctor
 var Kinds = []Kind{
 	{"not-checked", Error, "what cannot be examined does not count as healthy", false},
 	{"privileges", Error, "links, routes and rules of the host can only be read and changed with CAP_NET_ADMIN and CAP_SYS_ADMIN", false},
-	{"kernel-feature", Error, "the plugin of a configured network needs it, so every setup fails", false},
+	{"kernel-feature", Error, "a plugin of a configured network needs it, so setups fail", false},
 	{"nftables", Error, "published ports, masquerading and the firewall of native plugins are elements of nftables", false},
 	{"ipv6-disabled", Error, "the network has IPv6 addresses, which the kernel refuses to add", false},
 
