@@ -93,7 +93,7 @@ func TestWithoutDescriptors(t *testing.T) {
 				}
 				failed = true
 				require.ErrorIs(t, err, unix.EMFILE)
-				for _, wrong := range []error{ErrNotFound, ErrInvalidAllocation, ErrNoPort} {
+				for _, wrong := range []error{ErrNotFound, ErrInvalidAllocation, ErrNoPort, ErrStateDir} {
 					require.NotErrorIs(t, err, wrong)
 				}
 				_, err = h.Recover(t.Context()) // finishes what has begun

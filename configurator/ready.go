@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/internal/exhausted"
 	"github.com/allocnet/allocnet/internal/plan"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/record"
@@ -51,6 +52,9 @@ func (c *Configurator) stateWritable() error {
 	if err == nil {
 		_, err = f.Write(make([]byte, roomForRecord))
 		err = errors.Join(err, f.Close())
+	}
+	if exhausted.Is(err) {
+		return fmt.Errorf("state directory: %w", exhausted.Limit(err))
 	}
 	if err != nil {
 		return fmt.Errorf("state directory: %w", &StateDirError{Dir: c.cfg.StateDir, Err: err})
