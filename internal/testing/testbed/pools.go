@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -24,6 +25,7 @@ type pools struct {
 	mu    sync.Mutex
 	size  int
 	open  []configurator.Pool
+	never map[string]bool                     // networks that cannot have a pool
 	mine  map[*configurator.Configurator]bool // those of the tests have no pools
 	ids   []string                            // of the allocations
 	ready bool                                // whether there was a slot for a Setup
@@ -40,7 +42,7 @@ func (h *Host) usePools() {
 	if !pooled || h.Config.Engine == configurator.EngineExec {
 		return
 	}
-	p := &pools{h: h, bypasses: test.Bypasses, size: poolSize, mine: map[*configurator.Configurator]bool{h.Configurator: true}, fresh: map[string][]func(){}}
+	p := &pools{h: h, bypasses: test.Bypasses, size: poolSize, never: map[string]bool{}, mine: map[*configurator.Configurator]bool{h.Configurator: true}, fresh: map[string][]func(){}}
 	h.pools = p
 	h.T.Cleanup(func() {
 		p.close()
@@ -142,26 +144,33 @@ func (p *pools) prepare(a configurator.Allocation) {
 	if len(networks) > 0 {
 		name = networks[0]
 	}
+	if p.never[name] {
+		return
+	}
 	of := configurator.Pool{Network: name, Size: p.size}
 	if !slices.Contains(p.open, of) {
-		p.reopen(of)
+		p.reopen(append(p.open, of))
 	}
 	require.Eventually(p.h.T, func() bool {
 		for _, s := range p.h.Pools() {
 			if s.Network == name {
 				p.ready = p.ready || s.Ready > 0
+				p.never[name] = s.Ready == 0 && s.Err != nil && strings.Contains(s.Err.Error(), "cannot have a pool")
 				return s.Ready > 0 || s.Err != nil
 			}
 		}
 		return false
 	}, 20*time.Second, time.Millisecond, "no slot")
+	if p.never[name] { // its attempts would be in the way of the test
+		p.reopen(slices.DeleteFunc(slices.Clone(p.open), func(one configurator.Pool) bool { return one == of }))
+	}
 }
 
-// reopen opens one more pool, with a new configurator.
-func (p *pools) reopen(more configurator.Pool) {
+// reopen makes a new configurator with the given pools.
+func (p *pools) reopen(open []configurator.Pool) {
 	p.h.T.Helper()
 	p.closeLocked()
-	p.open = append(p.open, more)
+	p.open = open
 	cfg := p.h.Config
 	cfg.Pools = p.open
 	var err error
