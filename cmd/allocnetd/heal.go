@@ -54,15 +54,15 @@ func (f findings) End(ctx context.Context, s configurator.Step, err error) {
 	case s.Name == configurator.StepCheck && err == nil:
 		checker.Found(s.ID, nil)
 	case s.Name != "":
-	case s.Operation == "check", errors.Is(err, record.ErrUnfinished), s.Operation == "setup" && err == nil, s.Operation == "teardown" && err == nil:
-		checker.Found(s.ID, err)
-	case s.Operation == "repair":
+	case s.ID == "": // of all allocations
 		for _, one := range wire.Each(err) {
 			var about *configurator.AllocationError
 			if errors.As(one, &about) {
 				checker.Found(about.ID, one)
 			}
 		}
+	case s.Operation == "check", errors.Is(err, record.ErrUnfinished), s.Operation == "setup" && err == nil, s.Operation == "teardown" && err == nil:
+		checker.Found(s.ID, err)
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/allocnet/allocnet/cmd/internal/hoststatus"
 	"github.com/allocnet/allocnet/cmd/internal/server/settings"
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/state/record"
 )
 
 func TestLogger(t *testing.T) {
@@ -93,6 +94,8 @@ func TestFindings(t *testing.T) {
 		{configurator.Step{Operation: "repair", ID: "a", Name: configurator.StepCheck}, unhealthy, 0},
 		{configurator.Step{Operation: "repair"}, errors.Join(&configurator.AllocationError{ID: "a", Err: unhealthy}, &configurator.AllocationError{ID: "b", Err: unhealthy}), 2},
 		{configurator.Step{Operation: "repair", ID: "a", Name: configurator.StepCheck}, nil, 1},
+		{configurator.Step{Operation: "repair"}, errors.Join(&configurator.AllocationError{ID: "a", Err: unhealthy}, &configurator.AllocationError{ID: "c", Err: record.Unfinished(unhealthy)}), 2},
+		{configurator.Step{Operation: "check", ID: "a"}, nil, 1},
 		{configurator.Step{Operation: "repair"}, nil, 1},
 		{configurator.Step{Operation: "teardown", ID: "b"}, errors.New("no"), 1},
 		{configurator.Step{Operation: "teardown", ID: "b"}, nil, 0},
