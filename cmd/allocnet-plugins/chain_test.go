@@ -365,8 +365,14 @@ func TestIPAMWithoutGC(t *testing.T) {
 			require.Zero(t, got.exit, "%+v: %s", lacks, got.stdout)
 			require.Contains(t, got.stderr, "the plugin has no GC", "%+v", lacks)
 		}
-		for code, fails := range map[uint]fakeplugin.Behaviour{11: {Code: 11, Msg: "later"}, types.ErrInternal: {KillGroup: true}} {
-			require.Equal(t, code, codeOf(t, run(name, "GC", fails)))
+		for _, c := range []struct {
+			fails fakeplugin.Behaviour
+			code  uint
+		}{
+			{fakeplugin.Behaviour{Code: 11, Msg: "later"}, 11}, {fakeplugin.Behaviour{KillGroup: true}, types.ErrInternal},
+			{fakeplugin.Behaviour{Exit: 2}, types.ErrInternal}, {fakeplugin.Behaviour{Code: 4, Msg: "invalid container ID"}, types.ErrInternal},
+		} {
+			require.Equal(t, c.code, codeOf(t, run(name, "GC", c.fails)), "%+v", c.fails)
 		}
 		for _, command := range []string{"ADD", "CHECK", "DEL", "STATUS"} {
 			require.NotZero(t, codeOf(t, run(name, command, fakeplugin.Behaviour{Exit: 1})), command)

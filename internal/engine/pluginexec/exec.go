@@ -170,24 +170,24 @@ func pluginError(path string, err error, stdout, stderr []byte) error {
 	}
 	// No plugin reports this code, so it cannot be taken for a finding of CHECK.
 	unreported := types.NewError(types.ErrUnknown, fmt.Sprintf("plugin %s: %v", path, err), clip(said))
-	if exit.Exited() {
+	if exit.ExitCode() == 1 {
 		return meaningful{unreported, errNotReported}
 	}
 	return unreported
 }
 
-// errNotReported: a plugin exited with a failure, and without an error on stdout.
+// errNotReported: a plugin exited with status 1, and without an error on stdout. A program that
+// panics exits with another status.
 var errNotReported = errors.New("the plugin reported no error")
 
 // LacksCommand reports whether an error of a plugin says that it does not have the command, or
-// not in its CNI versions. Scripts often only exit with a failure then.
+// not in its CNI versions. Scripts often only exit with status 1 then.
 func LacksCommand(err error) bool {
 	var coded *types.Error
 	if !errors.As(err, &coded) {
 		return false
 	}
-	return coded.Code == types.ErrInvalidEnvironmentVariables || coded.Code == types.ErrIncompatibleCNIVersion ||
-		strings.Contains(coded.Msg, "unknown CNI_COMMAND") || errors.Is(err, errNotReported)
+	return coded.Code == types.ErrIncompatibleCNIVersion || strings.Contains(coded.Msg+coded.Details, "CNI_COMMAND") || errors.Is(err, errNotReported)
 }
 
 // meanings are the errors of host-local that it reports only in its texts.
