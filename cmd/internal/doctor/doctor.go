@@ -132,7 +132,7 @@ var checks = []check{
 	{"privileges", "rights of this process", checkPrivileges, quick},
 	{"kernel", "features of the kernel", checkKernel, 0},
 	{"forwarding", "forwarding and other sysctls", checkSysctls, quick | twice},
-	{"firewall", "rules of other programs", checkFirewall, quick},
+	{"firewall", "rules of other programs", checkFirewall, quick | twice},
 	{"listeners", "processes on published host ports", checkListeners, quick | twice},
 	{"subnets", "subnets and routes", checkSubnets, quick | twice},
 	{"configuration", "settings and network configurations", checkConfiguration, quick},
