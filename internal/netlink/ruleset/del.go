@@ -108,6 +108,30 @@ func (r *Ruleset) Owned(ctx context.Context, of func(names.Owner) bool) ([]strin
 	return texts, nil
 }
 
+// Unpublished returns those of the ports of a family (AF_INET, AF_INET6) that no attachment has published,
+// on none of their addresses. It reads all elements of host ports.
+func (r *Ruleset) Unpublished(ctx context.Context, family uint8, ports []Port) ([]Port, error) {
+	free := slices.Clone(ports)
+	t := tableOfFamily(family)
+	for _, s := range []*set{t.hostPorts, t.hostIPPorts} {
+		if len(free) == 0 {
+			return nil, nil
+		}
+		published, err := r.dumpSet(ctx, s, func(names.Owner) bool { return true })
+		if err != nil {
+			return nil, fmt.Errorf("list published ports: %w", err)
+		}
+		for _, e := range published {
+			m := e.mapping()
+			free = slices.DeleteFunc(free, func(p Port) bool {
+				everywhere := s == t.hostPorts || !p.HostIP.IsValid() || p.HostIP.IsUnspecified()
+				return p.Protocol == m.Protocol && p.Number == m.HostPort && (everywhere || p.HostIP == m.HostIP)
+			})
+		}
+	}
+	return free, nil
+}
+
 // Addresses returns the addresses to which the owner's host ports lead, including those
 // of mappings that wait. It reads all elements of host ports.
 func (r *Ruleset) Addresses(ctx context.Context, owner names.Owner) ([]netip.Addr, error) {

@@ -56,7 +56,8 @@ func flushContacted(ctx context.Context, c *sdk.CmdArgs, family uint8, ports []c
 // disconnect flushes the connections to a container whose link another plugin
 // created; allocnet's plugins do so when they delete the link. Without a
 // result, it uses the addresses of the elements and flushes the connections of
-// the host ports, too.
+// the host ports, too, unless they are another attachment's: an ADD that was
+// refused for that reason never had them.
 func (p *publication) disconnect(ctx context.Context, c *sdk.CmdArgs, published []netip.Addr) error {
 	for _, address := range p.addresses {
 		published = append(published, address.Addr())
@@ -64,7 +65,8 @@ func (p *publication) disconnect(ctx context.Context, c *sdk.CmdArgs, published 
 	errs := []error{c.Host.Conntrack.FlushAddresses(ctx, published...)}
 	if len(p.addresses) == 0 {
 		for _, any := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
-			errs = append(errs, c.Host.Conntrack.FlushPorts(ctx, family(any), p.ports(any)...))
+			ports, err := c.Host.Rules.Unpublished(ctx, family(any), ofRuleset(p.ports(any)))
+			errs = append(errs, err, c.Host.Conntrack.FlushPorts(ctx, family(any), ofConntrack(ports)...))
 		}
 	}
 	return errors.Join(errs...)

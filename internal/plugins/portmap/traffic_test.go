@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/netlink/conntrack"
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -237,6 +238,38 @@ func TestStaleUDP(t *testing.T) {
 				require.Equal(t, "refused", exchange(conn))
 			})
 		}
+	}
+}
+
+// TestDelOfARefusedPort: DEL after an ADD that was refused because another container has the host port
+// leaves the connections of that container alone.
+func TestDelOfARefusedPort(t *testing.T) {
+	h := newTestHost(t)
+	two, three := h.allocation(2), h.allocation(3)
+	serve(t, two.Sandbox, "two")
+	for published, refused := range map[string]string{
+		"8080->80/udp": "8080->80/udp", "192.0.2.1:8080->80/udp": "192.0.2.1:8080->80/udp", "0.0.0.0:8080->80/udp": "192.0.2.1:8080->80/udp",
+	} {
+		t.Run(published+" "+refused, func(t *testing.T) {
+			two, three := two.with(ports(published)), three.with(ports(refused))
+			two.do("ADD")
+			conn := client(t, h, "192.0.2.1:8080")
+			require.Equal(t, "two saw "+host(conn.LocalAddr()), exchange(conn))
+			_, from, _ := net.SplitHostPort(conn.LocalAddr().String())
+			tracked := func() bool {
+				text, err := os.ReadFile("/proc/thread-self/net/nf_conntrack")
+				require.NoError(t, err)
+				return strings.Contains(string(text), "sport="+from+" dport=8080")
+			}
+			require.True(t, tracked())
+			_, err := three.call(h.native, "ADD")
+			require.ErrorIs(t, err, ruleset.ErrPortTaken)
+			three.config["prevResult"] = nil
+			three.do("DEL")
+			require.True(t, tracked())
+			two.do("DEL")
+			require.False(t, tracked())
+		})
 	}
 }
 
