@@ -123,7 +123,7 @@ func (c *Configurator) gc(ctx context.Context, s Scope) (*GCReport, error) {
 		return report, errors.Join(append(errs, ctx.Err())...)
 	}
 	if s.Name == "" {
-		errs = append(errs, c.store.Sweep(ctx), c.sweepPolicies(ctx))
+		errs = append(errs, c.store.Sweep(ctx), c.sweepPolicies(ctx, slices.Concat([]string{}, s.Live, report.Kept)))
 	} else {
 		errs = append(errs, c.store.SweepPools())
 	}

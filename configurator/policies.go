@@ -24,10 +24,11 @@ func (c *Configurator) leavePolicies(ctx context.Context, t cleanup.Target) erro
 	})
 }
 
-// sweepPolicies removes the attachments in the store of policies that no record has, for example
-// because the record was lost, policies without attachments, and those in the kernel whose state
-// was lost.
-func (c *Configurator) sweepPolicies(ctx context.Context) error {
+// sweepPolicies removes the policies without attachments, and those in the kernel whose state was lost and
+// that nothing uses. Before that it removes the attachments that no record has, for example because the
+// record was lost, unless they are kept by the ID of their container or allocation. Without kept it keeps
+// all: it cannot know whether they still run.
+func (c *Configurator) sweepPolicies(ctx context.Context, kept []string) error {
 	members, err := c.policies.Members("")
 	if err != nil {
 		return err
@@ -45,7 +46,7 @@ func (c *Configurator) sweepPolicies(ctx context.Context) error {
 	}
 	var errs []error
 	for _, m := range members {
-		if !recorded[m.Owner.ID] {
+		if kept != nil && !recorded[m.Owner.ID] && !slices.Contains(kept, m.Owner.ID) && !slices.Contains(kept, m.Allocation) {
 			errs = append(errs, c.sweepMember(ctx, m))
 		}
 	}

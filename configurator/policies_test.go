@@ -2,12 +2,17 @@ package configurator
 
 import (
 	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/policy"
+	"github.com/allocnet/allocnet/portmap"
 )
 
 // TestSweepOfTheSetUp: an allocation that was set up after GC has listed the records keeps its
@@ -86,4 +91,62 @@ func TestPolicyAfterFailedDEL(t *testing.T) {
 	requireNothingOwned(t, "a")
 	require.NoError(t, h.Teardown(t.Context(), Allocation{ID: "keep"}))
 	h.requireNoRecords()
+}
+
+// TestLiveWithoutRecord: neither GC with its ID nor Recover changes what the kernel has for an allocation
+// whose record, or the whole state directory, was lost. GC without its ID removes everything.
+func TestLiveWithoutRecord(t *testing.T) {
+	for name, lose := range map[string]func(dir string) error{
+		"record": func(dir string) error { return os.Remove(filepath.Join(dir, "allocs", "a.json")) },
+		"all":    os.RemoveAll,
+	} {
+		for _, main := range []string{"bridge", "ptp"} {
+			t.Run(name+" "+main, func(t *testing.T) {
+				h, leases := nativeHost(t, "1.0.0")
+				h.file("net.conflist", `{"cniVersion":"1.1.0","name":"net","plugins":[
+					{"type":"`+main+`","ipMasq":true,"ipam":{"type":"host-local","dataDir":"`+leases+`","subnet":"10.77.0.0/24"}},
+					{"type":"portmap","capabilities":{"portMappings":true}},
+					{"type":"policy","capabilities":{"policy":true},"policy":{"presets":["no-metadata"]}}]}`)
+				t.Cleanup(func() { removeBridge(t, "cni0") })
+				a := h.alloc("a")
+				a.Ports = []portmap.Port{{Value: 8080, To: 80}}
+				a.Policy = &policy.Policy{Presets: []policy.Preset{policy.Isolated}}
+				_, err := h.Setup(t.Context(), a)
+				require.NoError(t, err)
+				require.NoError(t, lose(h.cfg.StateDir))
+				h.Configurator = h.restarted()
+				before := rulesOf(t)
+				report, err := h.GC(t.Context(), []string{"a"})
+				require.NoError(t, err)
+				require.Empty(t, report.Removed)
+				require.Equal(t, before, rulesOf(t))
+				_, err = h.Recover(t.Context())
+				require.NoError(t, err)
+				require.Equal(t, before, rulesOf(t))
+
+				report, err = h.GC(t.Context(), nil)
+				require.NoError(t, err)
+				require.Equal(t, []string{"a"}, report.Removed)
+				requireNothingOwned(t, "a")
+				require.NotContains(t, rulesOf(t), "chain policy_")
+				require.Empty(t, leaseHolders(t, leases))
+			})
+		}
+	}
+}
+
+// rulesOf returns the ruleset of nftables without what packets change.
+func rulesOf(t *testing.T) string {
+	t.Helper()
+	out, err := exec.Command("nft", "--stateless", "list", "ruleset").CombinedOutput()
+	require.NoError(t, err, string(out))
+	return string(out)
+}
+
+// removeBridge deletes a bridge if it exists.
+func removeBridge(t *testing.T, name string) {
+	t.Helper()
+	if link, err := netlink.LinkByName(name); err == nil {
+		require.NoError(t, netlink.LinkDel(link))
+	}
 }

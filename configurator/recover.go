@@ -55,7 +55,7 @@ func (c *Configurator) recoverAll(ctx context.Context, s Scope) (*RecoverReport,
 		return report, errors.Join(append(errs, ctx.Err())...)
 	}
 	if s.Name == "" {
-		errs = append(errs, c.store.Sweep(ctx), c.sweepPolicies(ctx), c.reclaimLeases(ctx))
+		errs = append(errs, c.store.Sweep(ctx), c.sweepPolicies(ctx, nil), c.reclaimLeases(ctx))
 	} else {
 		errs = append(errs, c.store.SweepPools())
 	}

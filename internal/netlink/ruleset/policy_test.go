@@ -295,7 +295,7 @@ func TestOrphansOfOneFamily(t *testing.T) {
 		found, err := r.HasPolicies(t.Context())
 		require.NoError(t, err)
 		require.True(t, found, "without the table of %s", deleted)
-		require.NoError(t, r.DelOrphans(t.Context(), examplePolicy().Instance, nil, nil))
+		require.NoError(t, r.DelOrphans(t.Context(), examplePolicy().Instance, nil, nil, unusedGroup))
 		require.NotContains(t, nft(t, "list", "ruleset"), "policy_0123456789abcdef")
 	}
 	nft(t, "flush", "ruleset")
@@ -303,6 +303,9 @@ func TestOrphansOfOneFamily(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, found)
 }
+
+// unusedGroup is the argument of DelOrphans if no link is in a group.
+func unusedGroup(uint32) (bool, error) { return false, nil }
 
 // TestOrphanWithAnAttachment: a policy whose state was lost stays as long as the address of an attachment
 // leads to it, without an error.
@@ -314,10 +317,20 @@ func TestOrphanWithAnAttachment(t *testing.T) {
 	e := policedElements("x", p, "10.1.2.3", "fd00::3")
 	require.NoError(t, r.Add(t.Context(), e))
 	before := nft(t, "list", "ruleset")
-	require.NoError(t, r.DelOrphans(t.Context(), p.Instance, nil, []string{"aa"}))
+	require.NoError(t, r.DelOrphans(t.Context(), p.Instance, nil, []string{"aa"}, unusedGroup))
 	require.Equal(t, before, nft(t, "list", "ruleset"))
 	require.NoError(t, r.Del(t.Context(), e))
-	require.NoError(t, r.DelOrphans(t.Context(), p.Instance, nil, nil))
+	var asked []uint32
+	require.NoError(t, r.DelOrphans(t.Context(), p.Instance, nil, nil, func(group uint32) (bool, error) {
+		asked = append(asked, group)
+		return true, nil
+	}))
+	require.Contains(t, nft(t, "list", "ruleset"), "policy_0123456789abcdef")
+	require.Contains(t, asked, p.Group)
+	failed := errors.New("no links")
+	require.ErrorIs(t, r.DelOrphans(t.Context(), p.Instance, nil, nil, func(uint32) (bool, error) { return false, failed }), failed)
+	require.Contains(t, nft(t, "list", "ruleset"), "policy_0123456789abcdef")
+	require.NoError(t, r.DelOrphans(t.Context(), p.Instance, nil, nil, unusedGroup))
 	require.NotContains(t, nft(t, "list", "ruleset"), "policy_0123456789abcdef")
 }
 
@@ -333,13 +346,13 @@ func TestOrphansOfAnotherInstance(t *testing.T) {
 	p.Selections = []Selection{{Name: "aa"}, {Name: "bb"}}
 	require.NoError(t, r.AddPolicy(t.Context(), p))
 	before := nft(t, "list", "ruleset")
-	require.NoError(t, r.DelOrphans(t.Context(), "two", nil, nil))
+	require.NoError(t, r.DelOrphans(t.Context(), "two", nil, nil, unusedGroup))
 	require.Equal(t, before, nft(t, "list", "ruleset"))
 	require.NoError(t, r.JoinSelections(t.Context(), m, []string{"aa", "bb"}))
 
-	require.NoError(t, r.DelOrphans(t.Context(), "one", nil, []string{"bb"}))
+	require.NoError(t, r.DelOrphans(t.Context(), "one", nil, []string{"bb"}, unusedGroup))
 	require.NotContains(t, nft(t, "list", "ruleset"), "selection_aa")
-	require.NoError(t, r.DelOrphans(t.Context(), "one", nil, nil))
+	require.NoError(t, r.DelOrphans(t.Context(), "one", nil, nil, unusedGroup))
 	require.NotContains(t, nft(t, "list", "ruleset"), "selection_")
 }
 

@@ -2,6 +2,7 @@ package ruleset
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,11 +16,12 @@ import (
 
 // DelOrphans removes what belongs to an instance's policies whose IDs are not known, because their
 // state was lost: chains, the links that lead to them, sets of prefixes, and the instance's selections
-// that no rule uses. The caller ensures that the instance makes no policy meanwhile.
-func (r *Ruleset) DelOrphans(ctx context.Context, instance string, known, selections []string) error {
+// that no rule uses. It keeps the policies to which the address of an attachment leads, or a group of
+// links that is inUse. The caller ensures that the instance makes no policy meanwhile.
+func (r *Ruleset) DelOrphans(ctx context.Context, instance string, known, selections []string, inUse func(group uint32) (bool, error)) error {
 	var errs []error
 	for _, t := range policyTables {
-		err := retry.Do(ctx, func() error { return r.delOrphans(ctx, t, policyOwner(instance), known, selections) })
+		err := retry.Do(ctx, func() error { return r.delOrphans(ctx, t, policyOwner(instance), known, selections, inUse) })
 		if err != nil && !errors.Is(err, unix.ENOENT) {
 			errs = append(errs, fmt.Errorf("remove policies whose state was lost from %s: %w", t.label, err))
 		}
@@ -37,7 +39,7 @@ func (r *Ruleset) HasPolicies(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-func (r *Ruleset) delOrphans(ctx context.Context, t *table, owner string, known, selections []string) error {
+func (r *Ruleset) delOrphans(ctx context.Context, t *table, owner string, known, selections []string, inUse func(uint32) (bool, error)) error {
 	ids := map[string]bool{}
 	var chains []chain
 	err := r.dump(ctx, func(b *sock.Requests) {
@@ -49,7 +51,7 @@ func (r *Ruleset) delOrphans(ctx context.Context, t *table, owner string, known,
 		}
 	})
 	if err == nil && len(chains) > 0 {
-		err = r.keepUsed(ctx, t, ids)
+		err = r.keepUsed(ctx, t, ids, inUse)
 		chains = slices.DeleteFunc(chains, func(c chain) bool { return !ids[names.PolicyID(c.name)] })
 	}
 	if err != nil || len(chains) == 0 {
@@ -87,16 +89,25 @@ func (r *Ruleset) delOrphans(ctx context.Context, t *table, owner string, known,
 	return errors.Join(err, r.delSelections(ctx, t, owner, selections))
 }
 
-// keepUsed removes the policies from ids to which the address of an attachment leads. The kernel does
-// not remove their chains. They go with a later call, when the element of the attachment is gone.
-func (r *Ruleset) keepUsed(ctx context.Context, t *table, ids map[string]bool) error {
-	for _, s := range t.policy.addresses {
-		used, err := r.dumpElements(ctx, s, func(e *element) bool { return ids[names.PolicyID(e.value.chain)] })
+// keepUsed removes the policies from ids that still apply: the address of an attachment leads to them, so
+// that the kernel would not remove their chains, or a group of links that is in use. They go with a later
+// call, when the attachment is gone.
+func (r *Ruleset) keepUsed(ctx context.Context, t *table, ids map[string]bool, inUse func(uint32) (bool, error)) error {
+	for _, s := range slices.Concat(t.policy.addresses[:], t.policy.links[:]) {
+		leads, err := r.dumpElements(ctx, s, func(e *element) bool { return ids[names.PolicyID(e.value.chain)] })
 		if err != nil {
 			return err
 		}
-		for i := range used {
-			delete(ids, names.PolicyID(used[i].value.chain))
+		for _, e := range leads {
+			used := true
+			if s == t.policy.links[egress] || s == t.policy.links[ingress] {
+				if used, err = inUse(binary.NativeEndian.Uint32(e.key[:])); err != nil {
+					return err
+				}
+			}
+			if used {
+				delete(ids, names.PolicyID(e.value.chain))
+			}
 		}
 	}
 	return nil

@@ -93,5 +93,8 @@ func CollectOrphans(ctx context.Context, host *sdk.Host, instance string) error 
 			selections = append(selections, n.Name)
 		}
 	}
-	return host.Rules.DelOrphans(ctx, instance, ids, selections)
+	return host.Rules.DelOrphans(ctx, instance, ids, selections, func(group uint32) (bool, error) {
+		links, err := host.Kernel.LinksOfGroup(group)
+		return len(links) > 0, err
+	})
 }
