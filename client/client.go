@@ -9,6 +9,7 @@ import (
 	"io"
 	"mime"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/allocnet/allocnet"
@@ -89,6 +90,9 @@ const maxAnswer = 1 << 30
 // call sends a request and reads the response. It succeeds only if verify accepts the response.
 // It also decodes a response with an error into out, because it may contain a report.
 func (c *Client) call(ctx context.Context, e exchange) error {
+	if strings.HasPrefix(e.path+"/", pathOf("")+"/") { // would be another path
+		return fmt.Errorf("%w: the ID is empty", allocnet.ErrInvalidAllocation)
+	}
 	ctx, cancel := c.watched(ctx)
 	defer cancel()
 	answer, err := c.open(ctx, e.method, e.path, e.in)

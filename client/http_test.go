@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet"
 )
 
 // serveRaw accepts one connection and hands it over.
@@ -144,6 +146,20 @@ func TestRequestIsUnderstood(t *testing.T) {
 		require.True(t, got.Close)
 		require.Equal(t, r.body != nil, got.Header.Get("Content-Type") != "")
 	}
+}
+
+// TestEmptyID: no request has a path that is another one because the ID is empty.
+func TestEmptyID(t *testing.T) {
+	c := New(Config{Socket: filepath.Join(t.TempDir(), "none")})
+	for _, call := range []func() error{
+		func() error { _, err := c.Get(t.Context(), ""); return err },
+		func() error { return c.Teardown(t.Context(), allocnet.Allocation{}) },
+		func() error { _, err := c.Update(t.Context(), "", allocnet.Change{}); return err },
+	} {
+		require.ErrorIs(t, call(), allocnet.ErrInvalidAllocation)
+	}
+	_, err := c.List(t.Context())
+	require.ErrorIs(t, err, ErrUnavailable)
 }
 
 // FuzzAnswer compares the bodies of answers with those that package net/http reads.

@@ -17,6 +17,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/allocnet/allocnet/cleanup"
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/plan"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/record"
@@ -67,16 +68,34 @@ func (c *Configurator) GC(ctx context.Context, live []string) (*GCReport, error)
 // that calls CNI GC.
 func (c *Configurator) GCScope(ctx context.Context, s Scope) (report *GCReport, err error) {
 	err = c.operation(ctx, "gc", "", func(ctx context.Context) error {
+		report = &GCReport{Removed: []string{}, Kept: []string{}}
+		if err := validateLive(s.Live); err != nil {
+			return err
+		}
 		report, err = c.gc(ctx, s)
 		return err
 	})
 	return report, err
 }
 
+// validateLive returns ErrInvalidAllocation for a list with an ID that no allocation can have: the ID that
+// was meant would not be live.
+func validateLive(live []string) error {
+	for i, id := range live {
+		if err := names.ValidateContainer(id); err != nil {
+			return fmt.Errorf("%w: live allocation %d of %d: %w", ErrInvalidAllocation, i+1, len(live), err)
+		}
+	}
+	return nil
+}
+
 // PlanGC reports what GCScope would do now, and changes nothing. Removed are the allocations
 // that GCScope would remove, Kept those that it would keep. The error joins the errors of
 // allocations that GCScope could not remove because their records cannot be read.
 func (c *Configurator) PlanGC(ctx context.Context, s Scope) (*GCReport, error) {
+	if err := validateLive(s.Live); err != nil {
+		return &GCReport{Removed: []string{}, Kept: []string{}}, err
+	}
 	_, networksErr := c.scopeNetworks(s)
 	known, err := c.known(ctx, s)
 	report, errs := &GCReport{Removed: []string{}, Kept: known.live}, []error{networksErr, err}

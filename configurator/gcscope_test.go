@@ -11,6 +11,23 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// TestGCOfInvalidIDs: GC removes nothing if its list has an ID that no allocation can have.
+func TestGCOfInvalidIDs(t *testing.T) {
+	h, _ := nativeHost(t, "1.1.0")
+	_, err := h.Setup(t.Context(), h.alloc("a"))
+	require.NoError(t, err)
+	for _, id := range []string{"", "../a", "a\n"} {
+		for _, collect := range []func(context.Context, Scope) (*GCReport, error){h.GCScope, h.PlanGC} {
+			report, err := collect(t.Context(), Scope{Live: []string{"b", id}})
+			require.ErrorIs(t, err, ErrInvalidAllocation)
+			require.ErrorContains(t, err, "live allocation 2 of 2")
+			require.Empty(t, report.Removed)
+		}
+	}
+	require.NoError(t, h.Check(t.Context(), Allocation{ID: "a"}))
+	require.NoError(t, h.Teardown(t.Context(), Allocation{ID: "a"}))
+}
+
 // TestGCOfANamedScopeRunsNoPlugin: GC of a named scope runs no plugin, unless a
 // runtime lists the valid attachments. So what another runtime made with the
 // plugins on the same network stays, as does another scope's allocation without

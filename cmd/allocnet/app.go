@@ -59,6 +59,9 @@ func (a *app) prepare(*cobra.Command, []string) error {
 // running records that the command line was valid and a command runs.
 func (a *app) running(command runFunc) runFunc {
 	return func(c *cobra.Command, args []string) error {
+		if i := slices.Index(args, ""); i >= 0 {
+			return usagef("argument %d of %s is empty: pass an ID or a name", i+1, c.CommandPath())
+		}
 		a.started = true
 		return command(c, args)
 	}
@@ -71,7 +74,7 @@ type runFunc = func(*cobra.Command, []string) error
 func (a *app) configurator() (*configurator.Configurator, error) {
 	if err := a.flags.adopt(); err != nil {
 		if !a.flags.set.Changed("state-dir") && !a.examines { // the records may be in another directory
-			return nil, fmt.Errorf("read the daemon's last settings: %w: remove that file, start the daemon or pass --state-dir", err)
+			return nil, fmt.Errorf("read the daemon's last settings: %w; otherwise remove that file, start the daemon or pass --state-dir", err)
 		}
 		a.warn("the daemon's last settings are ignored: %v", err)
 	}

@@ -358,6 +358,9 @@ func TestNextStepOfValues(t *testing.T) {
 		{[]string{"unpublish", "web", "abc"}, `^port to unpublish: host port "abc" must be 1 to 65535; an example is 8443/tcp$`, "usage: allocnet unpublish"},
 		{[]string{"publish", "web", "80", "--unpublish", "80/xtp"}, `^port to unpublish: protocol "xtp" must be tcp, udp or sctp; an example is 8443/tcp$`, "usage: allocnet publish"},
 		{[]string{"attach", "web", "allocnet"}, "attached to it already$", "there is nothing to do: `allocnet inspect web` shows"},
+		{[]string{"teardown", ""}, "^argument 1 of allocnet teardown is empty: pass an ID or a name$", "usage: allocnet teardown ID"},
+		{[]string{"history", ""}, "^argument 1 of allocnet history is empty", "usage: allocnet history"},
+		{[]string{"attach", "web", ""}, "^argument 2 of allocnet attach is empty", "usage: allocnet attach"},
 		{[]string{"set", "web", "--label", "=x"}, `label "": the key must be`, "write the label as KEY=VALUE, as in tier=front"},
 		{[]string{"setup", "db", "--create", "--label", "a/=x"}, `label "a/": the key must be`, "write the label as KEY=VALUE, as in tier=front"},
 	} {

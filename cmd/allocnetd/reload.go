@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/client"
 )
@@ -25,8 +26,10 @@ func (a *app) newReload() *cobra.Command {
 are active and the manager has written its file. Invalid settings, and a reload that the
 daemon refuses, are an error, and leave the active settings in place. The unit of systemd
 runs this command for systemctl reload.`,
-		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usageError{errors.New("pass the number of the daemon's process, such as $MAINPID of systemd")}
+			}
 			pid, err := strconv.Atoi(args[0])
 			if err != nil || pid <= 1 {
 				return usageError{fmt.Errorf("%q is not the number of a process: pass that of the daemon", args[0])}
@@ -48,7 +51,11 @@ func (a *app) reload(ctx context.Context, pid int) error {
 	if err != nil {
 		return fmt.Errorf("%w: if socket.path has changed, restart the daemon", err)
 	}
+	err = requireListener(conn, pid)
 	_ = conn.Close()
+	if err != nil {
+		return err
+	}
 	daemon := client.New(client.Config{Socket: next.Socket.Path})
 	defer daemon.Close()
 	if err := syscall.Kill(pid, syscall.SIGHUP); err != nil {
@@ -69,4 +76,24 @@ func (a *app) reload(ctx context.Context, pid int) error {
 		return nil
 	}
 	return fmt.Errorf("follow the reload: %w", context.Cause(ctx))
+}
+
+// requireListener returns an error if another process than pid listens on the socket of a connection. The
+// listener of a socket that systemd passes is systemd.
+func requireListener(conn net.Conn, pid int) error {
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return fmt.Errorf("find the process that listens on %s: %w", conn.RemoteAddr(), err)
+	}
+	var peer *unix.Ucred
+	var failed error
+	err = raw.Control(func(fd uintptr) { peer, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	if err := errors.Join(err, failed); err != nil {
+		return fmt.Errorf("find the process that listens on %s: %w", conn.RemoteAddr(), err)
+	}
+	const systemd, ofAnotherNamespace = 1, 0
+	if p := int(peer.Pid); p != pid && p != systemd && p != ofAnotherNamespace {
+		return usageError{fmt.Errorf("process %d is not the daemon: process %d listens on %s", pid, p, conn.RemoteAddr())}
+	}
+	return nil
 }
