@@ -36,7 +36,7 @@ func checkFirewall(ctx context.Context, h *Host) ([]Finding, error) {
 	foreign := h.foreignDrops(chains)
 	forward, err := h.forwardPolicy(ctx, chains)
 	nat, natErr := h.foreignNAT(ctx)
-	mixed, mixedErr := mixedIPTables(chains)
+	mixed, mixedErr := mixedIPTables(ctx, chains)
 	zones, zonesErr := h.firewalld(ctx)
 	drops, dropsErr := h.portDrops(ctx, chains)
 	guards, guardsErr := lostGuards(ctx)
@@ -277,15 +277,19 @@ func (c baseChain) acceptsApproved() bool {
 // of native networks is missing, and networks without the plugin that makes it.
 func (h *Host) forwardPolicy(ctx context.Context, chains []baseChain) (findings []Finding, err error) {
 	var families []iptables.Family
+	var without []iptables.Family // whose legacy variant drops, and has no rule for allocations
 	var errs []error
 	for f, family := range map[iptables.Family]nftables.TableFamily{iptables.IPv4: nftables.TableFamilyIPv4, iptables.IPv6: nftables.TableFamilyIPv6} {
 		drops := slices.ContainsFunc(chains, func(c baseChain) bool {
 			return c.ofIPTables() && c.Table.Family == family && c.Name == "FORWARD" && c.Table.Name == "filter" && c.drops()
 		})
-		legacy, err := legacyForwardDrops(ctx, f)
+		legacy, err := legacyForward(ctx, f)
 		errs = append(errs, err)
-		if drops || legacy {
+		if drops || legacy != "" {
 			families = append(families, f)
+		}
+		if legacy == forwardDrops {
+			without = append(without, f)
 		}
 	}
 	slices.Sort(families)
@@ -304,6 +308,10 @@ func (h *Host) forwardPolicy(ctx context.Context, chains []baseChain) (findings 
 			}))
 		} else {
 			errs = append(errs, err)
+			for _, f := range without { // the rule is one of nf_tables
+				findings = append(findings, find("forward-drop", "FORWARD of "+legacyProgram(f), "the policy of the chain FORWARD of the legacy iptables is to drop, and the rule for allocations is one of nf_tables, which does not count there",
+					legacyProgram(f)+" -P FORWARD ACCEPT"))
+			}
 		}
 	}
 	for _, n := range h.Networks {
@@ -365,9 +373,22 @@ func legacyRules(ctx context.Context, f iptables.Family, table string) ([]string
 	return strings.Split(strings.TrimSpace(string(out)), "\n"), nil
 }
 
-func legacyForwardDrops(ctx context.Context, f iptables.Family) (bool, error) {
+// What the chain FORWARD of the legacy iptables does with packets of allocations if its policy is to drop.
+const (
+	forwardDrops   = "drops"
+	forwardAccepts = "accepts" // by allocnet's rule
+)
+
+// legacyForward returns one of these, or "" if the policy is not to drop.
+func legacyForward(ctx context.Context, f iptables.Family) (string, error) {
 	rules, err := legacyRules(ctx, f, "filter")
-	return slices.Contains(rules, "-P FORWARD DROP"), err
+	switch {
+	case !slices.Contains(rules, "-P FORWARD DROP"):
+		return "", err
+	case slices.ContainsFunc(rules, func(r string) bool { return strings.HasSuffix(r, "-j "+iptables.AcceptChain) }):
+		return forwardAccepts, err
+	}
+	return forwardDrops, err
 }
 
 // foreignNAT reports rules of iptables that redirect a published port before allocnet's
@@ -456,19 +477,36 @@ func redirects(rule string, m portmap.Mapping) bool {
 }
 
 // mixedIPTables reports tables of the legacy iptables beside those of iptables on nf_tables.
-func mixedIPTables(chains []baseChain) (findings []Finding, err error) {
+func mixedIPTables(ctx context.Context, chains []baseChain) (findings []Finding, err error) {
 	for f, family := range map[iptables.Family]nftables.TableFamily{iptables.IPv4: nftables.TableFamilyIPv4, iptables.IPv6: nftables.TableFamilyIPv6} {
-		tables, tablesErr := legacyTables(f)
+		tables, tablesErr := usedLegacyTables(ctx, f)
 		err = errors.Join(err, tablesErr)
 		onNFT := slices.ContainsFunc(chains, func(c baseChain) bool {
 			return c.ofIPTables() && c.Table.Family == family && slices.Contains(tables, c.Table.Name)
 		})
 		if onNFT {
 			findings = append(findings, find("iptables-mixed", f.Program(), fmt.Sprintf("%s has tables of the legacy variant (%s) and of nf_tables", f.Program(), strings.Join(tables, ", ")),
-				fmt.Sprintf("choose one: update-alternatives --config %s; then remove the rules of the other, e.g.: %s -F", f.Program(), legacyProgram(f))))
+				fmt.Sprintf("choose one: update-alternatives --config %s; then remove the rules of the other, and its policies, e.g.: %[2]s -F; %[2]s -P FORWARD ACCEPT", f.Program(), legacyProgram(f))))
 		}
 	}
 	return findings, err
+}
+
+// usedLegacyTables returns the tables of the legacy iptables that do anything: to list their rules makes them,
+// and they stay. Without the program that lists them, all count.
+func usedLegacyTables(ctx context.Context, f iptables.Family) (used []string, err error) {
+	tables, err := legacyTables(f)
+	for _, table := range tables {
+		rules, rulesErr := legacyRules(ctx, f, table)
+		if errors.Is(rulesErr, exec.ErrNotFound) {
+			return tables, err
+		}
+		err = errors.Join(err, rulesErr)
+		if slices.ContainsFunc(rules, func(r string) bool { return !strings.HasPrefix(r, "-P ") || !strings.HasSuffix(r, " ACCEPT") }) {
+			used = append(used, table)
+		}
+	}
+	return used, err
 }
 
 // firewalld reports a firewalld that runs and cannot be reached.

@@ -428,7 +428,10 @@ func TestMixedIPTables(t *testing.T) {
 	r.sh("iptables-legacy -A FORWARD -j ACCEPT")
 	r.healthy()
 	r.sh("iptables-nft -A FORWARD -j ACCEPT")
-	r.finds("iptables-mixed", []string{"iptables has tables of the legacy variant (filter)"})
+	f := r.finds("iptables-mixed", []string{"iptables has tables of the legacy variant (filter)"})
+	require.Contains(t, f.Repair, "iptables-legacy -F; iptables-legacy -P FORWARD ACCEPT")
+	r.sh("iptables-legacy -F; iptables-legacy -P FORWARD ACCEPT")
+	r.healthy()
 }
 
 // TestLegacyForwardPolicy has a private host of its own, as TestMixedIPTables.
@@ -439,6 +442,12 @@ func TestLegacyForwardPolicy(t *testing.T) {
 	r := newRig(t)
 	r.network("20-bare", r.chain("bare", "bare0", "10.78.0.0/24", ""))
 	r.sh("iptables-legacy -P FORWARD DROP")
+	r.finds("no-firewall-plugin", []string{`network "bare"`})
+	r.sh("iptables-nft -P FORWARD DROP")
+	r.setup("web")
+	f := r.finds("forward-drop", []string{"of the legacy iptables is to drop", "FORWARD of iptables-legacy"}, "no-firewall-plugin", "iptables-mixed")
+	require.Equal(t, "iptables-legacy -P FORWARD ACCEPT", f.Repair)
+	r.sh(f.Repair)
 	r.finds("no-firewall-plugin", []string{`network "bare"`})
 }
 
