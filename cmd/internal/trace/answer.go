@@ -2,6 +2,7 @@ package trace
 
 import (
 	"context"
+	"net/netip"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -83,6 +84,8 @@ func (f *tracer) answer(context.Context) error {
 		return f.ends(name, "tc filter show on the links; nft list ruleset bridge", "the answer leaves the namespace and does not arrive on the host")
 	case !left && f.path.Link != "":
 		return f.notForwarded(name, back.Source.Addr(), f.path.From.Addr(), f.link())
+	case !left && f.path.From.Addr() == netip.IPv6Loopback():
+		return f.ends(name, "use 127.0.0.1 or another address of the host", "the host drops the answer: the kernel routes nothing to and from ::1 off the loopback")
 	case !left:
 		return f.ends(name, "sysctl -a --pattern rp_filter", "the host drops the answer behind its hook prerouting: reverse path filtering, or a rule of legacy iptables")
 	}

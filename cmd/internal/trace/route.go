@@ -2,6 +2,7 @@ package trace
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/cmd/internal/trace/probe"
 )
@@ -18,8 +20,12 @@ import (
 func (f *tracer) route(context.Context) error {
 	const name = "route"
 	_, link, err := routeTo(f.Address)
-	if err != nil {
+	switch {
+	case errors.Is(err, unix.ENETUNREACH):
 		return f.ends(name, "allocnet repair restores it", "the host has no route to %s", f.Address)
+	case err != nil: // a route of type blackhole, unreachable or prohibit
+		return f.ends(name, fmt.Sprintf("find the route and remove it: ip route show table all; for one to this address alone: ip route del blackhole %s", f.Address),
+			"a route of the host refuses packets to %s: %v", f.Address, err)
 	}
 	for _, itf := range f.Record.Status.Interfaces {
 		if itf.Sandbox == "" && itf.Name == link {

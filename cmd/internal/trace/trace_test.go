@@ -343,6 +343,7 @@ var objectsBroken = map[string]broken{
 	"tables flushed":  {main: "bridge", commands: "nft flush ruleset", step: "host port", found: "do not have PROTOCOL port 8080"},
 	"element deleted": {main: "ptp", commands: "nft flush map ip allocnet host_ports\nnft flush map ip6 allocnet host_ports", step: "host port", found: "do not have PROTOCOL port 8080"},
 	"route gone":      {main: "ptp", commands: "ip route del 10.77.0.2\nip -6 route del fd00:77::2\nip route del default\nip -6 route del default", step: "route", found: "no route to ADDRESS"},
+	"blackhole":       {main: "bridge", commands: "ip route add blackhole 10.77.0.2\nip -6 route add blackhole fd00:77::2", undo: "ip route del blackhole 10.77.0.2\nip -6 route del blackhole fd00:77::2", step: "route", found: "a route of the host refuses packets to ADDRESS"},
 	"routed elsewhere": {main: "bridge", commands: `ip link add other type bridge
 ip link set other up
 ip route add 10.77.0.2 dev other
