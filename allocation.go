@@ -18,7 +18,8 @@ type Allocation struct {
 	// namespace itself (device and inode), and later operations enter only that one.
 	// A different path to the same namespace is the same allocation. If the path
 	// leads to a different namespace, Check returns ErrUnhealthy, Setup returns
-	// ErrDifferent, and Teardown treats the recorded namespace as destroyed.
+	// ErrDifferent as long as the recorded namespace exists, and Teardown treats the
+	// recorded namespace as destroyed.
 	Netns string `json:"netns"`
 	// OwnNetns makes the library manage the network namespace. Setup creates it in
 	// Config.NetnsDir if it does not exist, and destroys it again if Setup fails.
@@ -27,8 +28,9 @@ type Allocation struct {
 	// destroy such a namespace.
 	//
 	// Teardown destroys only the recorded namespace or one that Setup created. If
-	// Netns leads to a namespace other than the recorded one, Teardown returns
-	// ErrDifferent. Without a record, it leaves other namespaces at Netns alone.
+	// Netns is another path than the recorded one, and leads to another namespace,
+	// Teardown returns ErrDifferent. It leaves other namespaces at the recorded path
+	// alone and, without a record, those at Netns.
 	OwnNetns bool `json:"ownNetns,omitempty"`
 	// NetnsOverride permits Netns to be the host's network namespace, which is
 	// otherwise refused with sandbox.ErrHostNamespace. It corresponds to

@@ -9,8 +9,10 @@ import (
 // Status is the network of an allocation: the result that a scheduler publishes.
 type Status struct {
 	// Created reports that this Setup created the allocation: when it began, no
-	// allocation was set up under the ID. It is false if Setup found an allocation,
-	// even if it had to repair it or set it up again. It is false in a Record.
+	// allocation was set up under the ID, or the network namespace of the one that was
+	// no longer existed. Setup removes what is left of that first, and the addresses can
+	// be others. Created is false if Setup found an allocation, even if it had to repair
+	// it or set it up again. It is false in a Record.
 	Created bool `json:"created,omitempty"`
 	// SetUpAgain reports that this Setup found an allocation that it could not repair, and
 	// replaced its interfaces. Its addresses may have changed; Warnings has those before.

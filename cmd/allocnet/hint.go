@@ -305,7 +305,7 @@ var oldAddress = regexp.MustCompile(`"?([^\s"\\]+)\\?"? already has (?:an IP add
 func keepsOldAddress(err error) bool { return oldAddress.MatchString(err.Error()) }
 
 func bridgeHint(err error) string {
-	return fmt.Sprintf("a bridge keeps its first subnet: continue with that subnet[--subnet| (--subnet)], or, "+
+	return fmt.Sprintf("a bridge keeps its first subnet: continue with that subnet[--subnet| (in the file of the network, or --subnet for the embedded one)], or, "+
 		"once no allocation uses the bridge: ip link del %s", oldAddress.FindStringSubmatch(err.Error())[1])
 }
 
