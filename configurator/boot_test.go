@@ -301,7 +301,7 @@ func TestPoolAfterReboot(t *testing.T) {
 	for _, p := range stopped.pools {
 		p.stop()
 		p.ended.Wait()
-		for _, one := range p.takeAll() {
+		for _, one := range p.takeAll(&p.slots) {
 			require.NoError(t, one.sandbox.Close())
 		}
 		p.closed = true

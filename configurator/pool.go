@@ -112,8 +112,8 @@ func (c *Configurator) ClosePools() error {
 		}
 		p.stop()
 		p.ended.Wait()
-		errs = append(errs, c.discard(p, slices.Concat(p.takeAll(), p.takePending(), p.failedSlots())))
-		p.release()
+		errs = append(errs, c.discard(p, slices.Concat(p.takeAll(&p.slots), p.takeAll(&p.pending), p.takeAll(&p.failed))))
+		p.unlockClosed()
 	}
 	if c.monitor != nil {
 		errs = append(errs, c.monitor.Close())
@@ -151,7 +151,7 @@ func (c *Configurator) fill(ctx context.Context, p *pool) {
 			pause = fillRetry
 			continue
 		}
-		p.giveUp(err)
+		p.giveUp(s, err)
 		if ctx.Err() != nil {
 			return
 		}
@@ -177,13 +177,13 @@ func (c *Configurator) watchPool(ctx context.Context, p *pool) {
 		if len(old) > 0 {
 			c.cfg.Logger.Info("the configuration of the network has changed; discarding prepared network namespaces", "network", p.Network, "count", len(old))
 		}
-		damaged := slices.Concat(p.takePending(), c.damagedSlots(ctx, p))
+		damaged := slices.Concat(p.takeAll(&p.pending), c.damagedSlots(ctx, p))
 		if len(damaged) > 0 {
 			c.cfg.Logger.Warn("another program has changed something of prepared network namespaces; discarding them", "network", p.Network, "count", len(damaged))
 		}
 		var failed []*slot
 		if time.Now().After(again) {
-			failed = p.failedSlots()
+			failed = p.takeAll(&p.failed)
 		}
 		if err := c.discard(p, slices.Concat(old, damaged, failed)); err != nil {
 			c.warnNotRemoved(p, err)
@@ -207,9 +207,10 @@ func (c *Configurator) damagedSlots(ctx context.Context, p *pool) (damaged []*sl
 		if !p.borrow(s) {
 			continue // an allocation has it
 		}
-		err := c.examine(ctx, s.Plan)
-		if p.giveBack(s, err); errors.Is(err, ErrUnhealthy) {
+		if err := c.examine(ctx, s.Plan); errors.Is(err, ErrUnhealthy) {
 			damaged = append(damaged, s)
+		} else {
+			p.giveBack(s)
 		}
 	}
 	return damaged
@@ -283,7 +284,7 @@ func cannotHavePool(s *slot, err error) error {
 }
 
 // newSlot prepares a network namespace. It is an ordinary Setup without a name and without
-// host ports.
+// host ports. With an error, it returns the slot if something of it may be left, otherwise nil.
 func (c *Configurator) newSlot(ctx context.Context, p *pool) (s *slot, err error) {
 	since := c.present()
 	ns, err := sandbox.New()
@@ -294,12 +295,8 @@ func (c *Configurator) newSlot(ctx context.Context, p *pool) (s *slot, err error
 		s.since = since
 		err = c.setUpSlot(ctx, s)
 	}
-	switch {
-	case err == nil:
-		return s, nil
-	case s != nil && c.store.Has(s.ID): // something of it may be left
-		p.addFailed([]*slot{s})
-		return nil, err
+	if err == nil || s != nil && c.store.Has(s.ID) {
+		return s, err
 	}
 	return nil, errors.Join(err, ns.Close())
 }
@@ -355,7 +352,6 @@ func (c *Configurator) putBack(p *pool, s *slot) {
 	if p.putBack(s) {
 		return
 	}
-	defer p.release()
 	if err := c.discard(p, []*slot{s}); err != nil {
 		c.warnNotRemoved(p, err)
 	}
@@ -365,8 +361,8 @@ func (c *Configurator) warnNotRemoved(p *pool, err error) {
 	c.cfg.Logger.Warn("prepared network namespaces could not be removed; the pool tries again", "network", p.Network, "error", redact.Text(err.Error()))
 }
 
-// discard removes slots that the caller has taken out of the pool. Those that it cannot remove are
-// added to the pool's failed ones.
+// discard removes slots that the caller has taken out of the pool. The pool keeps those that it cannot
+// remove.
 func (c *Configurator) discard(p *pool, slots []*slot) error {
 	byID := map[string]*slot{}
 	for _, s := range slots {
@@ -374,21 +370,24 @@ func (c *Configurator) discard(p *pool, slots []*slot) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
 	defer cancel()
+	remove := func(id string) (bool, error) {
+		err := c.removeSlot(ctx, byID[id])
+		if err == nil {
+			p.removed()
+		}
+		return true, err
+	}
 	var errs []error
-	for _, o := range each(ctx, c.concurrency, slices.Sorted(maps.Keys(byID)), func(id string) (bool, error) { return true, c.removeSlot(ctx, byID[id]) }) {
+	for _, o := range each(ctx, c.concurrency, slices.Sorted(maps.Keys(byID)), remove) {
 		if o.err == nil {
 			delete(byID, o.id)
 		}
 		errs = append(errs, about(o.id, o.err))
 	}
-	p.mu.Lock()
-	p.status.Discarded += uint64(len(slots) - len(byID))
-	p.mu.Unlock()
 	if len(byID) > 0 {
 		errs = append(errs, ctx.Err()) // some removals may not have begun
 	}
-	p.dropFailed(func(s *slot) bool { return slices.Contains(slots, s) })
-	p.addFailed(slices.Collect(maps.Values(byID)))
+	p.notRemoved(slices.Collect(maps.Values(byID)))
 	return errors.Join(errs...)
 }
 

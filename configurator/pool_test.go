@@ -354,7 +354,7 @@ func (h *testHost) abandonPool(t *testing.T) {
 	p := h.pools[0]
 	p.stop()
 	p.ended.Wait()
-	for _, s := range p.takeAll() {
+	for _, s := range p.takeAll(&p.slots) {
 		require.NoError(t, s.sandbox.Close())
 	}
 	p.unlock()
@@ -633,16 +633,52 @@ func TestSlotsUnchanged(t *testing.T) {
 	require.Zero(t, unchanged())
 }
 
-// TestFailedSlotsKeepTheirPlaces: a pool does not prepare more slots while it cannot remove others.
-func TestFailedSlotsKeepTheirPlaces(t *testing.T) {
+// TestPlaces: a slot has its place from the beginning of its preparation until it is bound or removed,
+// whatever happens in between. So a pool never prepares more slots than its size.
+func TestPlaces(t *testing.T) {
+	p := &pool{Pool: Pool{Size: 1}, wake: make(chan struct{}, 1), tend: make(chan struct{}, 1)}
+	room := func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		return p.awaitRoom(ctx)
+	}
+	all := func(*slot) bool { return true }
 	s := &slot{}
-	p := &pool{Pool: Pool{Size: 1}, failed: []*slot{s}, wake: make(chan struct{}, 1)}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer cancel()
-	require.False(t, p.awaitRoom(ctx))
-	require.Equal(t, []*slot{s}, p.failedSlots())
-	go p.dropFailed(func(one *slot) bool { return one == s })
-	require.True(t, p.awaitRoom(t.Context()))
+	require.True(t, room())
+	for _, step := range []struct {
+		name string
+		do   func()
+	}{
+		{"being prepared", func() {}},
+		{"ready", func() { p.put(s) }},
+		{"being checked", func() { require.True(t, p.borrow(s)) }},
+		{"checked", func() { p.giveBack(s) }},
+		{"with a Setup", func() { require.Equal(t, s, p.take()) }},
+		{"not used", func() { require.True(t, p.putBack(s)) }},
+		{"to be discarded", p.discardAll},
+		{"being discarded", func() { require.Len(t, p.takeAll(&p.pending), 1) }},
+		{"not removed", func() { p.notRemoved([]*slot{s}) }},
+		{"being removed again", func() { require.Len(t, p.takeAll(&p.failed), 1) }},
+		{"not removed again", func() { p.notRemoved([]*slot{s}) }},
+	} {
+		step.do()
+		require.False(t, room(), step.name)
+	}
+	p.removed()
+	require.True(t, room(), "removed")
+	p.giveUp(s, nil)
+	require.False(t, room(), "not prepared, but something is left")
+	p.removed()
+	require.True(t, room())
+	p.giveUp(nil, nil)
+	require.True(t, room(), "nothing is left")
+	p.put(s)
+	require.Len(t, p.takeIf(all), 1)
+	require.False(t, room(), "of a former configuration")
+	p.put(s)
+	require.Equal(t, s, p.take())
+	p.bound()
+	require.True(t, room(), "bound")
 }
 
 // TestSlotNotRemoved: what a pool cannot remove of its slots, it removes later. Recover can as well, also
@@ -657,15 +693,16 @@ func TestSlotNotRemoved(t *testing.T) {
 			require.NoError(t, os.Rename(leases, leases+".away"))
 			require.NoError(t, os.WriteFile(leases, nil, 0o600))
 			p := h.pools[0]
-			notRemoved := func() bool { // those that were not prepared meanwhile can be there as well
+			notRemoved := func() bool {
 				p.mu.Lock()
 				defer p.mu.Unlock()
-				return !slices.ContainsFunc(slots, func(id string) bool {
-					return !slices.ContainsFunc(p.failed, func(s *slot) bool { return s.ID == id })
-				})
+				return len(p.failed) == len(slots)
 			}
 			p.discardAll()
 			require.Eventually(t, notRemoved, 10*time.Second, time.Millisecond)
+			ids, err := h.store.IDs()
+			require.NoError(t, err)
+			require.ElementsMatch(t, slots, ids, "no others were prepared")
 			if by == "Close and Recover" {
 				require.Error(t, h.ClosePools())
 			}

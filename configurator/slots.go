@@ -2,7 +2,6 @@ package configurator
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -20,9 +19,8 @@ type pool struct {
 	key string // of Store.LockPool
 
 	mu      sync.Mutex
-	slots   []*slot
-	making  int       // slots that are being prepared
-	out     int       // slots that are being bound to allocations; after close, see release
+	slots   []*slot   // that can be taken
+	places  int       // from the beginning of preparations until the slots are bound or removed; see also close
 	newest  time.Time // when the last one was bound
 	paused  time.Time // prepare no slot before
 	closed  bool
@@ -60,15 +58,15 @@ func (s *slot) close() error {
 	return s.sandbox.Close()
 }
 
-// awaitRoom waits until the pool is not full, and takes the place of one slot. It returns
-// false if the context ends.
+// awaitRoom waits until the pool is not full, and takes the place of one slot. The caller calls put
+// or giveUp afterwards. awaitRoom returns false if the context ends.
 func (p *pool) awaitRoom(ctx context.Context) bool {
 	for ctx.Err() == nil {
 		p.mu.Lock()
-		room := len(p.slots)+p.making+p.out+len(p.failed) < p.Size
+		room := p.places < p.Size
 		pause := p.pause(time.Now())
 		if room && pause <= 0 {
-			p.making++
+			p.places++
 			p.mu.Unlock()
 			return true
 		}
@@ -108,25 +106,29 @@ func (p *pool) yield(unwanted func(*slot) bool) []*slot {
 	return p.takeIf(unwanted)
 }
 
-// giveUp frees the place of a slot that could not be made.
-func (p *pool) giveUp(err error) {
+// giveUp ends the preparation of a slot that failed. left is the slot if something of it may be left,
+// otherwise nil.
+func (p *pool) giveUp(left *slot, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.making--
 	p.status.Err = err
+	if left == nil {
+		p.free()
+	} else {
+		p.keep(left)
+	}
 }
 
 // put adds a new slot.
 func (p *pool) put(s *slot) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.making--
 	p.status.Err = nil
 	p.slots = append(p.slots, s)
 }
 
 // take removes the oldest slot from the pool; nil if there is none. The caller calls putBack
-// or release afterwards.
+// or bound afterwards, or discards the slot.
 func (p *pool) take() *slot {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -140,12 +142,11 @@ func (p *pool) take() *slot {
 	s := p.slots[0]
 	p.slots = slices.Delete(p.slots, 0, 1)
 	p.status.Taken++
-	p.out++
 	return s
 }
 
 // putBack adds a slot that was not used after all. It reports false if the pool was closed
-// meanwhile: then the caller discards the slot and calls release.
+// meanwhile: then the caller discards the slot.
 func (p *pool) putBack(s *slot) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -153,13 +154,12 @@ func (p *pool) putBack(s *slot) bool {
 	if p.closed {
 		return false
 	}
-	p.out--
 	p.slots = append(p.slots, s)
 	return true
 }
 
-// close keeps Setups from taking slots, unless the pool was closed before. The caller calls
-// release when it has discarded the slots.
+// close keeps Setups from taking slots, unless the pool was closed before. It takes a place, which the caller
+// frees with unlockClosed when it has discarded the slots.
 func (p *pool) close() (first bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -167,70 +167,79 @@ func (p *pool) close() (first bool) {
 		return false
 	}
 	p.closed = true
-	p.out++
+	p.places++
 	return true
 }
 
-// release frees the place of a slot that was bound to an allocation, or discarded. The last
-// call after close unlocks the pool: until then, other processes leave its slots alone.
-func (p *pool) release() {
+// unlockClosed unlocks the closed pool, or leaves that to the Setups that still have slots.
+func (p *pool) unlockClosed() {
 	p.mu.Lock()
-	p.out--
-	p.newest = time.Now()
-	last := p.closed && p.out == 0
-	p.mu.Unlock()
-	p.awake()
-	if last {
+	defer p.mu.Unlock()
+	p.free()
+}
+
+// free frees a place. The last call after close unlocks the pool: until then, other processes leave its
+// slots alone. The caller holds p.mu.
+func (p *pool) free() {
+	p.places--
+	notify(p.wake)
+	if p.closed && p.places == 0 {
 		p.unlock()
 	}
+}
+
+// bound frees the place of a slot that was bound to an allocation.
+func (p *pool) bound() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.newest = time.Now()
+	p.free()
+}
+
+// removed frees the place of a slot that was removed.
+func (p *pool) removed() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.status.Discarded++
+	p.free()
+}
+
+// notRemoved keeps slots that could not be removed.
+func (p *pool) notRemoved(slots []*slot) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range slots {
+		p.keep(s)
+	}
+}
+
+// keep keeps a slot, with its place, until watchPool has removed it. After close, only its descriptors are
+// closed: its record is that of a dead pool, which Recover removes. The caller holds p.mu.
+func (p *pool) keep(s *slot) {
+	if !p.closed {
+		p.failed = append(p.failed, s)
+		return
+	}
+	_ = s.close() // nothing can be done about a descriptor
+	p.free()
 }
 
 // discardAll has all slots discarded in the background: what is wrong with one that was taken is
 // usually wrong with all.
 func (p *pool) discardAll() {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.pending, p.slots = append(p.pending, p.slots...), nil // at once, for ClosePools
-	p.mu.Unlock()
-	p.awake()
 	notify(p.tend)
 }
 
-// takePending returns the slots that are to be discarded.
-func (p *pool) takePending() (slots []*slot) {
+// takeAll empties one of the lists of slots, which the caller discards.
+func (p *pool) takeAll(list *[]*slot) []*slot {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	slots, p.pending = p.pending, nil
-	return slots
-}
-
-// addFailed adds slots that could not be removed. After close, only their descriptors are closed: their
-// records are those of a dead pool, which Recover removes.
-func (p *pool) addFailed(slots []*slot) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.closed {
-		p.failed = append(p.failed, slots...)
-		return
-	}
-	for _, s := range slots {
-		_ = s.close() // nothing can be done about a descriptor
-	}
-}
-
-// failedSlots returns the slots that could not be removed. They keep their places in the pool until discard
-// has removed them.
-func (p *pool) failedSlots() []*slot {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.Clone(p.failed)
-}
-
-// dropFailed removes slots from those that could not be removed, and lets the pool prepare others.
-func (p *pool) dropFailed(removed func(*slot) bool) {
-	p.mu.Lock()
-	p.failed = slices.DeleteFunc(p.failed, removed)
-	p.mu.Unlock()
-	notify(p.wake)
+	all := *list
+	*list = nil
+	return all
 }
 
 // toCheck returns the slots that are to be checked.
@@ -253,25 +262,17 @@ func (p *pool) borrow(s *slot) bool {
 		return false
 	}
 	p.slots = slices.Delete(p.slots, i, i+1)
-	p.out++
 	return true
 }
 
-// giveBack ends the check of a slot. A damaged one does not come back.
-func (p *pool) giveBack(s *slot, err error) {
+// giveBack adds a borrowed slot that is not damaged.
+func (p *pool) giveBack(s *slot) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.out--
-	if errors.Is(err, ErrUnhealthy) {
-		p.awake()
-	} else {
-		p.slots = append(p.slots, s)
-	}
+	p.slots = append(p.slots, s)
 }
 
-func (p *pool) takeAll() []*slot { return p.takeIf(func(*slot) bool { return true }) }
-
-// takeIf removes the slots for which unwanted returns true.
+// takeIf takes the slots for which unwanted returns true out of the pool. The caller discards them.
 func (p *pool) takeIf(unwanted func(*slot) bool) []*slot {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -283,13 +284,8 @@ func (p *pool) takeIf(unwanted func(*slot) bool) []*slot {
 		}
 		return false
 	})
-	if len(taken) > 0 {
-		p.awake()
-	}
 	return taken
 }
-
-func (p *pool) awake() { notify(p.wake) }
 
 // notify puts a value into a channel unless it has one.
 func notify(c chan struct{}) {

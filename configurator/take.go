@@ -170,7 +170,7 @@ func (c *Configurator) take(ctx context.Context, t *taking) (*Status, error) {
 	if err := t.slot.sandbox.Close(); err != nil {
 		c.cfg.Logger.Warn("a descriptor of a network namespace could not be closed", "alloc", t.ID, "error", err)
 	}
-	t.pool.release()
+	t.pool.bound()
 	status.Created, status.Warnings = true, c.hostPorts().Warnings(ctx, t.Ports, listeners, t.ID, status)
 	return status, nil
 }
@@ -257,7 +257,6 @@ func (c *Configurator) undoTake(ctx context.Context, t *taking, cause error) err
 	errs := []error{ended, c.removeLocked(ctx, t.Plan)}
 	t.Sandbox = nil
 	errs = append(errs, c.discard(t.pool, []*slot{t.slot}))
-	t.pool.release()
 	if ended == nil && !errors.Is(cause, ErrPortTaken) {
 		t.pool.discardAll()
 	}

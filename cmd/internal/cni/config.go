@@ -129,25 +129,12 @@ func readConfig(data []byte) (*config, error) {
 
 func isNull(value json.RawMessage) bool { return len(value) == 0 || string(value) == "null" }
 
-// attachments returns the attachments of the runtime's lists of valid ones; null, as libcni
-// sends it, is an empty list. said is false if there is no list, as from cnitool, which runs
-// DEL instead.
+// attachments returns the attachments of the runtime's lists of valid ones. said is false if there is no list, as
+// from cnitool, which runs DEL instead.
 func (c *config) attachments() (valid []types.GCAttachment, said bool, err error) {
-	for _, k := range []struct {
-		name  string
-		value json.RawMessage
-	}{{sdk.ValidKey, c.ValidAttachments}, {sdk.FormerValidKey, c.Attachments}} {
-		if len(k.value) == 0 {
-			continue
-		}
-		var list []types.GCAttachment
-		if err := strict.Decode(k.value, &list); err != nil {
-			return nil, false, badConfig("%q: %v", k.name, err)
-		}
-		if err := names.ValidateAttachments(k.name, list); err != nil {
-			return nil, false, badConfig("%v", err)
-		}
-		valid, said = append(valid, list...), true
+	valid, said, err = sdk.ValidAttachments(c.ValidAttachments, c.Attachments, strict.Decode)
+	if err != nil {
+		return nil, false, badConfig("%v", err)
 	}
 	return valid, said, nil
 }

@@ -159,6 +159,36 @@ func TestHealerHoldsTheGuard(t *testing.T) {
 	require.Zero(t, f.count("restore []"))
 }
 
+// TestGuardHeldFirst: if another program may have removed the guard, it is held before anything is compared, and
+// also if nothing is repaired.
+func TestGuardHeldFirst(t *testing.T) {
+	for kind, held := range map[watch.Kind]int{watch.Made: 1, watch.Rules: 1, watch.Lost: 1, watch.Foreign: 0, watch.Link: 0} {
+		t.Run(kind.String(), func(t *testing.T) {
+			f := newFake(configurator.RestoreReport{})
+			if kind != watch.Made {
+				f.run(t, 0)
+				f.change(watch.Change{Kind: kind})
+				f.await(t, "restore []")
+				require.Equal(t, held, f.count("hold the guard"))
+				f.mu.Lock()
+				require.Equal(t, held == 1, f.log[0] == "hold the guard", f.log)
+				f.mu.Unlock()
+			}
+
+			f = newFake()
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error)
+			go func() { ended <- (&Healer{Service: func() Service { return f }, Watcher: f}).RunGuard(ctx) }()
+			f.change(watch.Change{Kind: kind})
+			f.change()
+			f.change() // waits until the second one is received, after the first one was dealt with
+			cancel()
+			require.ErrorIs(t, <-ended, context.Canceled)
+			require.Equal(t, held, f.count("hold the guard"))
+		})
+	}
+}
+
 // TestHealerWaitsForACheck: a Healer does not compare while an allocation is being checked, which
 // it would find busy, unless the CHECK takes long.
 func TestHealerWaitsForACheck(t *testing.T) {

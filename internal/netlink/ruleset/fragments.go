@@ -37,7 +37,7 @@ func (t *table) withoutFragments() chain {
 // portFragments returns the rules that drop fragments from bridge ports. match matches the protocol.
 func (t *table) portFragments(ipv4, ipv6 []expr.Any) []rule {
 	of := func(match, fragments []expr.Any) rule {
-		return newRule("fragments", slices.Concat(match, fragments, t.inPortSet(t.whole, nil), counted(drop()))...)
+		return newRule("fragments", slices.Concat(match, fragments, t.inPortSet(t.unfragmentedPorts, nil), counted(drop()))...)
 	}
 	return []rule{of(ipv4, fragments4()), of(ipv6, fragments6())}
 }

@@ -188,16 +188,17 @@ func (r *Ruleset) has(ctx context.Context, t *table) (found bool, owner uint32, 
 // tables with an owner.
 func (r *Ruleset) HoldGuard(ctx context.Context, families ...Family) error {
 	for _, f := range families {
-		if r.holds[f].Load() {
+		if r.holds[f].Load() != holdUnknown {
 			continue
 		}
-		err := r.holdGuard(ctx, f)
+		is, err := r.hold(ctx, guards[f].held)
 		if errors.Is(err, unix.ENOENT) { // another program removed it first
-			err = r.holdGuard(ctx, f)
+			is, err = r.hold(ctx, guards[f].held)
 		}
 		if err != nil {
 			return fmt.Errorf("hold the guard of the host: %w", err)
 		}
+		r.holds[f].CompareAndSwap(holdUnknown, is)
 	}
 	return nil
 }
@@ -218,30 +219,45 @@ func (r *Ruleset) HoldExisting(ctx context.Context) error {
 	return nil
 }
 
-func (r *Ruleset) holdGuard(ctx context.Context, f Family) error {
+// What a connection knows of a table that HoldGuard makes.
+const (
+	holdUnknown     int32 = iota // another process may own it
+	holdOwned                    // this connection owns it
+	holdUnsupported              // the kernel has no tables with an owner
+)
+
+// hold makes a table that this connection owns, unless another one does.
+func (r *Ruleset) hold(ctx context.Context, t *table) (is int32, err error) {
 	// A transaction that fails waits for RCU. Therefore none is begun if another
 	// process owns the table.
-	held := guards[f].held
-	found, owner, err := r.has(ctx, held)
+	found, owner, err := r.has(ctx, t)
 	if err != nil || owner != 0 {
-		return err
+		return holdUnknown, err
 	}
 	err = r.socket.Transaction(ctx, func(b *sock.Requests) {
 		if found {
-			held.remove(b)
+			t.remove(b)
 		}
-		held.build(b, unix.NLM_F_EXCL, nil)
+		t.build(b, unix.NLM_F_EXCL, nil)
 	})
 	switch {
 	case err == nil:
-		r.holds[f].Store(true)
-	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EINVAL): // the kernel has no tables with an owner
-		r.holds[f].Store(true)
-		return nil
+		return holdOwned, nil
+	case t.isRefused(err):
+		return holdUnsupported, nil
 	case errors.Is(err, unix.EEXIST), errors.Is(err, unix.EPERM):
-		return nil
+		return holdUnknown, nil
 	}
-	return err
+	return holdUnknown, err
+}
+
+// isRefused reports whether the kernel has refused the table itself, of which only the flags can be unknown to it,
+// and not just something in it. Linux before 5.12 answers EINVAL (nf_tables_newtable), later versions EOPNOTSUPP.
+func (t *table) isRefused(err error) bool {
+	var answers sock.Errors
+	return errors.As(err, &answers) && slices.ContainsFunc(answers, func(e *sock.Error) bool {
+		return e.Request == t.label && (e.Errno == unix.EINVAL || e.Errno == unix.EOPNOTSUPP)
+	})
 }
 
 // CheckGuard checks the rules of Guard. It returns ErrMissing, with the names of what

@@ -26,7 +26,7 @@ type table struct {
 	hostPorts, hostIPPorts, standby, snatAll, snatLocal, masqueraded, open, announced, unfragmented *set // elements with an owner
 	networks, exempt, guarded, guards                                                               *set // elements that attachments share
 	contacted, contactedPorts, contactedMissed                                                      *set // elements that packets add
-	macs, addresses4, addresses6, targets, unaddressed, tagged, policed, whole                      *set // of bridge ports, with an owner
+	macs, addresses4, addresses6, targets, unaddressed, tagged, policed, unfragmentedPorts          *set // of bridge ports, with an owner
 
 	// policy has the sets of a table of policies; nil for the others.
 	policy *policySets

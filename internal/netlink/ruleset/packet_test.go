@@ -12,10 +12,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/nftables/expr"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/netlink/sock"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -392,8 +394,38 @@ func TestHeldGuardThatNobodyHolds(t *testing.T) {
 
 	another := openAnother(t)
 	require.NoError(t, another.HoldGuard(t.Context(), IPv4))
-	require.False(t, another.holds[IPv4].Load(), "the first one's serves")
-	require.True(t, r.holds[IPv4].Load())
+	require.Equal(t, holdUnknown, another.holds[IPv4].Load(), "the first one's serves")
+	require.Equal(t, holdOwned, r.holds[IPv4].Load())
+}
+
+// TestHoldRefused: only if the kernel refuses the flags of a table it has no tables with an owner. If it refuses
+// something in the table, the error is returned.
+func TestHoldRefused(t *testing.T) {
+	r := open(t)
+	invalid := &expr.Cmp{Register: 99}
+	for name, test := range map[string]struct {
+		flags uint32
+		rules []rule
+		want  int32
+		err   error
+	}{
+		"owner":            {flags: ownedTable, want: holdOwned},
+		"unknown flag":     {flags: 1 << 31, want: holdUnsupported},
+		"invalid rule":     {flags: ownedTable, rules: []rule{newRule("invalid", invalid)}, err: unix.EINVAL},
+		"flag and content": {flags: 1 << 31, rules: []rule{newRule("invalid", invalid)}, want: holdUnsupported},
+	} {
+		t.Run(name, func(t *testing.T) {
+			guard, _ := tableNamed(names.HeldGuardTable, unix.NFPROTO_IPV4)
+			guard.flags = test.flags
+			guard.chains = onceChains(guard, func() []chain { return []chain{newChain("some", hook{}, test.rules...)} })
+			is, err := r.hold(t.Context(), guard)
+			require.ErrorIs(t, err, test.err)
+			require.Equal(t, test.want, is)
+		})
+	}
+	guard := guards[IPv4].held
+	require.True(t, guard.isRefused(sock.Errors{{Request: guard.label, Errno: unix.EINVAL}, {Request: "chain", Errno: unix.ENOENT}}), "before 5.12")
+	require.False(t, guard.isRefused(sock.Errors{{Request: "chain", Errno: unix.EINVAL}}))
 }
 
 // TestGuardWithoutPermission: a guard that may not be read is neither present

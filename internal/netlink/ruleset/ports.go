@@ -43,7 +43,7 @@ func newPortTable() *table {
 	t.unaddressed = t.newSet("unaddressed_ports", types{link}, nil)
 	t.tagged = t.newSet("tagged_ports", types{link}, nil)
 	t.policed = t.newSet("policed_ports", types{link}, nil)
-	t.whole = t.newSet("unfragmented_ports", types{link}, nil)
+	t.unfragmentedPorts = t.newSet("unfragmented_ports", types{link}, nil)
 	t.chains = onceChains(t, func() []chain { return append(t.portChains(), t.policedChains()...) })
 	return t
 }
@@ -111,7 +111,7 @@ func (l *lister) port(s *set, p *BridgePort, first int) {
 			}
 		}
 	}
-	whole := l.removing && !l.replacing && p.MAC != nil
+	all := l.removing && !l.replacing && p.MAC != nil
 	switch {
 	case s == ports.macs:
 		if len(p.MAC) != 0 && len(p.MAC) != macLen {
@@ -119,7 +119,7 @@ func (l *lister) port(s *set, p *BridgePort, first int) {
 		} else if p.MAC != nil {
 			add(p.MAC)
 		}
-	case s == ports.unaddressed && (p.Unaddressed || whole), s == ports.tagged && (p.Tagged || whole), s == ports.whole && (p.Unfragmented || whole):
+	case s == ports.unaddressed && (p.Unaddressed || all), s == ports.tagged && (p.Tagged || all), s == ports.unfragmentedPorts && (p.Unfragmented || all):
 		add()
 	case s == ports.addresses4 || s == ports.addresses6 || s == ports.targets:
 		for _, a := range p.Addresses {
@@ -145,7 +145,7 @@ func (e *element) ofPort() string {
 		return fmt.Sprintf("every address of bridge port %q", port)
 	case t.tagged:
 		return fmt.Sprintf("VLAN tags of bridge port %q", port)
-	case t.whole:
+	case t.unfragmentedPorts:
 		return fmt.Sprintf("no fragments from bridge port %q", port)
 	case t.policed:
 		return fmt.Sprintf("policy of bridge port %q", port)

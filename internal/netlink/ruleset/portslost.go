@@ -12,18 +12,18 @@ import (
 // Ruleset is used.
 func (r *Ruleset) PortsLost(release func(context.Context) error) { r.portsLost = release }
 
-// aroundPorts calls a function that makes a table. If that is the missing one of the guard of bridge ports, it
-// calls the function of PortsLost before and after that.
-func (r *Ruleset) aroundPorts(ctx context.Context, t *table, makeTable func() error) error {
-	if t != ports || r.portsLost == nil {
-		return makeTable()
+// aroundPorts calls a function that makes tables. If the one of the guard of bridge ports is among them, and is
+// missing, aroundPorts calls the function of PortsLost before and after that.
+func (r *Ruleset) aroundPorts(ctx context.Context, withPorts bool, makeTables func() error) error {
+	if !withPorts || r.portsLost == nil {
+		return makeTables()
 	}
 	missing, err := r.lacksPorts(ctx)
 	if err == nil && missing {
 		err = r.portsLost(ctx)
 	}
 	if err == nil {
-		err = makeTable()
+		err = makeTables()
 	}
 	if err == nil && missing {
 		err = r.portsLost(ctx)

@@ -36,7 +36,7 @@ func (r *Ruleset) Restore(ctx context.Context, list []*Elements) (*Restored, err
 			break
 		}
 		n.sets = try > 0 // a set that no rule uses may be missing
-		if err = r.aroundPorts(ctx, n.portTable(), func() error { return n.apply(ctx, r) }); err == nil {
+		if err = r.aroundPorts(ctx, slices.Contains(n.tables, ports), func() error { return n.apply(ctx, r) }); err == nil {
 			return n.result(len(list)), nil
 		}
 		if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EEXIST) {
@@ -163,14 +163,6 @@ func (n *restoration) settle(ctx context.Context, r *Ruleset, is *state, wishes 
 		if len(n.add) > before {
 			n.changed[wishes[i].by] = true
 		}
-	}
-	return nil
-}
-
-// portTable returns the table of the guard of bridge ports if elements are in it, or nil.
-func (n *restoration) portTable() *table {
-	if slices.Contains(n.tables, ports) {
-		return ports
 	}
 	return nil
 }

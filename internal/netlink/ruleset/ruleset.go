@@ -22,8 +22,8 @@ type Ruleset struct {
 	MayNarrow bool
 
 	socket    *sock.Socket
-	guarded   [3]atomic.Bool // the table of a Family's guard was complete
-	holds     [3]atomic.Bool // this connection owns the second one, or the kernel has none
+	guarded   [3]atomic.Bool  // the table of a Family's guard was complete
+	holds     [3]atomic.Int32 // what is known of the owner of the second one: see holdUnknown
 	witnesses witnesses
 	intact    intact
 	attached  func() (map[string]bool, error) // see Attached

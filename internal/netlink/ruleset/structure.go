@@ -32,7 +32,7 @@ func (s *state) has(chain string) bool {
 // ensureTable makes a table, or completes it. If several processes do so at the same
 // time, one makes the table and the others find it.
 func (r *Ruleset) ensureTable(ctx context.Context, t *table) error {
-	return r.aroundPorts(ctx, t, func() error { return r.makeTable(ctx, t) })
+	return r.aroundPorts(ctx, t == ports, func() error { return r.makeTable(ctx, t) })
 }
 
 func (r *Ruleset) makeTable(ctx context.Context, t *table) error {
