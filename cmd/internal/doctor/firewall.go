@@ -280,6 +280,9 @@ func (h *Host) forwardPolicy(ctx context.Context, chains []baseChain) (findings 
 	var without []iptables.Family // whose legacy variant drops, and has no rule for allocations
 	var errs []error
 	for f, family := range map[iptables.Family]nftables.TableFamily{iptables.IPv4: nftables.TableFamilyIPv4, iptables.IPv6: nftables.TableFamilyIPv6} {
+		if f == iptables.IPv6 && !slices.ContainsFunc(h.ready(), func(r *configurator.Record) bool { return r.Status.AddressIPv6 != "" }) {
+			continue
+		}
 		drops := slices.ContainsFunc(chains, func(c baseChain) bool {
 			return c.ofIPTables() && c.Table.Family == family && c.Name == "FORWARD" && c.Table.Name == "filter" && c.drops()
 		})
@@ -376,7 +379,7 @@ func legacyRules(ctx context.Context, f iptables.Family, table string) ([]string
 // What the chain FORWARD of the legacy iptables does with packets of allocations if its policy is to drop.
 const (
 	forwardDrops   = "drops"
-	forwardAccepts = "accepts" // by allocnet's rule
+	forwardAccepts = "accepts" // by allocnet's rule, or perhaps by another one
 )
 
 // legacyForward returns one of these, or "" if the policy is not to drop.
@@ -385,7 +388,9 @@ func legacyForward(ctx context.Context, f iptables.Family) (string, error) {
 	switch {
 	case !slices.Contains(rules, "-P FORWARD DROP"):
 		return "", err
-	case slices.ContainsFunc(rules, func(r string) bool { return strings.HasSuffix(r, "-j "+iptables.AcceptChain) }):
+	case slices.ContainsFunc(rules, func(r string) bool {
+		return strings.HasPrefix(r, "-A FORWARD ") && (strings.HasSuffix(r, "-j "+iptables.AcceptChain) || strings.HasSuffix(r, "-j ACCEPT"))
+	}):
 		return forwardAccepts, err
 	}
 	return forwardDrops, err
@@ -479,34 +484,42 @@ func redirects(rule string, m portmap.Mapping) bool {
 // mixedIPTables reports tables of the legacy iptables beside those of iptables on nf_tables.
 func mixedIPTables(ctx context.Context, chains []baseChain) (findings []Finding, err error) {
 	for f, family := range map[iptables.Family]nftables.TableFamily{iptables.IPv4: nftables.TableFamilyIPv4, iptables.IPv6: nftables.TableFamilyIPv6} {
-		tables, tablesErr := usedLegacyTables(ctx, f)
+		tables, reset, tablesErr := usedLegacyTables(ctx, f)
 		err = errors.Join(err, tablesErr)
 		onNFT := slices.ContainsFunc(chains, func(c baseChain) bool {
 			return c.ofIPTables() && c.Table.Family == family && slices.Contains(tables, c.Table.Name)
 		})
 		if onNFT {
 			findings = append(findings, find("iptables-mixed", f.Program(), fmt.Sprintf("%s has tables of the legacy variant (%s) and of nf_tables", f.Program(), strings.Join(tables, ", ")),
-				fmt.Sprintf("choose one: update-alternatives --config %s; then remove the rules of the other, and its policies, e.g.: %[2]s -F; %[2]s -P FORWARD ACCEPT", f.Program(), legacyProgram(f))))
+				fmt.Sprintf("choose one: update-alternatives --config %s; then remove the rules of the other, for example: %s", f.Program(), strings.Join(reset, "; "))))
 		}
 	}
 	return findings, err
 }
 
-// usedLegacyTables returns the tables of the legacy iptables that do anything: to list their rules makes them,
-// and they stay. Without the program that lists them, all count.
-func usedLegacyTables(ctx context.Context, f iptables.Family) (used []string, err error) {
+// usedLegacyTables returns the tables of the legacy iptables that have rules, or policies to drop, and the
+// commands that remove these. To list the rules of a table makes it, and it stays. Without the program that
+// lists them, all tables count.
+func usedLegacyTables(ctx context.Context, f iptables.Family) (used, reset []string, err error) {
 	tables, err := legacyTables(f)
 	for _, table := range tables {
 		rules, rulesErr := legacyRules(ctx, f, table)
-		if errors.Is(rulesErr, exec.ErrNotFound) {
-			return tables, err
+		program := legacyProgram(f) + " -t " + table
+		var commands []string
+		if errors.Is(rulesErr, exec.ErrNotFound) || slices.ContainsFunc(rules, func(r string) bool { return strings.HasPrefix(r, "-A ") }) {
+			commands, rulesErr = append(commands, program+" -F"), nil
+		}
+		for _, r := range rules {
+			if policy, drops := strings.CutSuffix(r, " DROP"); drops && strings.HasPrefix(policy, "-P ") {
+				commands = append(commands, program+" "+policy+" ACCEPT")
+			}
+		}
+		if len(commands) > 0 {
+			used, reset = append(used, table), append(reset, commands...)
 		}
 		err = errors.Join(err, rulesErr)
-		if slices.ContainsFunc(rules, func(r string) bool { return !strings.HasPrefix(r, "-P ") || !strings.HasSuffix(r, " ACCEPT") }) {
-			used = append(used, table)
-		}
 	}
-	return used, err
+	return used, reset, err
 }
 
 // firewalld reports a firewalld that runs and cannot be reached.

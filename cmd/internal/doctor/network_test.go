@@ -429,8 +429,13 @@ func TestMixedIPTables(t *testing.T) {
 	r.healthy()
 	r.sh("iptables-nft -A FORWARD -j ACCEPT")
 	f := r.finds("iptables-mixed", []string{"iptables has tables of the legacy variant (filter)"})
-	require.Contains(t, f.Repair, "iptables-legacy -F; iptables-legacy -P FORWARD ACCEPT")
-	r.sh("iptables-legacy -F; iptables-legacy -P FORWARD ACCEPT")
+	require.Contains(t, f.Repair, "for example: iptables-legacy -t filter -F")
+	r.sh("iptables-legacy -t filter -F; iptables-legacy -N EMPTY")
+	r.healthy()
+	r.sh("iptables-legacy -P OUTPUT DROP")
+	f = r.finds("iptables-mixed", []string{"(filter)"})
+	require.Contains(t, f.Repair, "for example: iptables-legacy -t filter -P OUTPUT ACCEPT")
+	r.sh("iptables-legacy -t filter -P OUTPUT ACCEPT")
 	r.healthy()
 }
 
@@ -447,8 +452,12 @@ func TestLegacyForwardPolicy(t *testing.T) {
 	r.setup("web")
 	f := r.finds("forward-drop", []string{"of the legacy iptables is to drop", "FORWARD of iptables-legacy"}, "no-firewall-plugin", "iptables-mixed")
 	require.Equal(t, "iptables-legacy -P FORWARD ACCEPT", f.Repair)
+	r.sh("iptables-legacy -A FORWARD -j ACCEPT")
+	r.finds("no-firewall-plugin", []string{`network "bare"`}, "iptables-mixed") // something may be accepted
+	r.sh("iptables-legacy -F; ip6tables-legacy -P FORWARD DROP")
+	r.finds("forward-drop", []string{"FORWARD of iptables-legacy"}, "no-firewall-plugin", "iptables-mixed")
 	r.sh(f.Repair)
-	r.finds("no-firewall-plugin", []string{`network "bare"`})
+	r.finds("no-firewall-plugin", []string{`network "bare"`}, "iptables-mixed") // no allocation has IPv6
 }
 
 // TestFirewalldWithoutBus has the file of a firewalld that runs, and no bus.
