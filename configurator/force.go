@@ -20,28 +20,22 @@ import (
 // another allocation.
 func (c *Configurator) Audit(ctx context.Context, a Allocation) ([]Leftover, error) {
 	found, _, err := c.AuditWithRecord(ctx, a)
-	if unreadable := (*RecordError)(nil); errors.As(err, &unreadable) {
-		err = nil
-	}
 	return found, err
 }
 
 // AuditWithRecord is Audit that also returns the record with which the objects belong together:
 // Setup and Teardown change neither until both are read. r is nil if the allocation has no
-// record. If that cannot be read, the error is a *RecordError, and found are the objects of an
-// allocation without a record.
+// record, or one that cannot be read.
 func (c *Configurator) AuditWithRecord(ctx context.Context, a Allocation) (found []Leftover, r *Record, err error) {
 	p, unlock, err := c.lockRecord(ctx, a)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer unlock()
-	if found, err = c.audit(ctx, c.cleanupTarget(p)); err != nil {
-		return found, nil, err
-	}
-	r, err = c.Get(ctx, a.ID)
-	if errors.Is(err, ErrNotFound) {
-		return found, nil, nil
+	found, err = c.audit(ctx, c.cleanupTarget(p))
+	r, recordErr := c.Get(ctx, a.ID)
+	if recordErr != nil { // the audit is that of an allocation without a record
+		r = nil
 	}
 	return found, r, err
 }

@@ -227,12 +227,11 @@ func (r *cleanupResult) audit(ctx context.Context, conf *configurator.Configurat
 	for {
 		found, recorded, err := conf.AuditWithRecord(ctx, alloc)
 		r.Found = orEmpty(found)
-		state := stateNoRecord
-		switch unreadable := (*configurator.RecordError)(nil); {
-		case errors.As(err, &unreadable):
-			state = stateUnreadable
-		case err != nil:
+		if err != nil {
 			return false, err
+		}
+		state := stateNoRecord
+		switch {
 		case recorded != nil && recorded.Acknowledged && time.Now().Before(how.until):
 			select {
 			case <-time.After(removalPoll):
@@ -241,18 +240,14 @@ func (r *cleanupResult) audit(ctx context.Context, conf *configurator.Configurat
 			continue
 		case recorded != nil:
 			state = recordState(recorded)
+		case r.State == stateUnreadable:
+			state = stateUnreadable
 		}
 		if state == r.State {
-			return how.all && r.isClean(), nil
+			return how.all && (state == stateLive || state == stateNoRecord), nil
 		}
 		r.State = state
 	}
-}
-
-// isClean reports whether an audit has found nothing to clean up: the allocation is set up, or nothing of
-// it is left.
-func (r *cleanupResult) isClean() bool {
-	return r.State == stateLive || r.State == stateNoRecord && len(r.Found) == 0
 }
 
 // destroyOrphans destroys the network namespaces of allocations that no longer exist.

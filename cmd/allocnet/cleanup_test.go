@@ -90,36 +90,3 @@ func TestCleanupOfEndedOperations(t *testing.T) {
 	require.NoError(t, <-removed)
 	require.True(t, ended, "the audit waits for the removal")
 }
-
-// TestAuditOfTheSelected: an audit lists what it has found of an allocation whose record has disappeared, or
-// cannot be read any more, since it was selected. Without leftovers, it leaves the allocation out.
-func TestAuditOfTheSelected(t *testing.T) {
-	w := newWorkspace(t)
-	conf, err := configurator.New(configurator.Config{StateDir: w.path("state"), OneShot: true})
-	require.NoError(t, err)
-	a := configurator.Allocation{ID: "own", OwnNetns: true, Networks: []string{"allocnet"}}
-	_, err = conf.Setup(t.Context(), a)
-	require.NoError(t, err)
-	file := w.path("state/allocs/own.json")
-	text, err := os.ReadFile(file)
-	require.NoError(t, err)
-	for _, want := range []allocationState{stateUnreadable, stateNoRecord} {
-		require.NoError(t, os.WriteFile(file, []byte("{"), 0o600))
-		if want == stateNoRecord {
-			require.NoError(t, os.Remove(file))
-		}
-		target := cleanupResult{ID: "own", State: stateInterrupted}
-		ended, err := target.clean(t.Context(), conf, cleaning{all: true})
-		require.NoError(t, err)
-		require.False(t, ended)
-		require.Equal(t, want, target.State)
-		require.NotEmpty(t, target.Found)
-		require.ErrorIs(t, verdict([]cleanupResult{target}), errLeftovers)
-	}
-	require.NoError(t, os.WriteFile(file, text, 0o600))
-	require.NoError(t, conf.Teardown(t.Context(), a))
-	target := cleanupResult{ID: "own", State: stateInterrupted}
-	ended, err := target.clean(t.Context(), conf, cleaning{all: true})
-	require.NoError(t, err)
-	require.True(t, ended)
-}

@@ -70,10 +70,8 @@ func (h *Host) damaged(ctx context.Context, id string) (findings []Finding, err 
 	}
 	defer unlock()
 	r, err := h.Service.Get(ctx, id)
-	switch unreadable := (*configurator.RecordError)(nil); {
-	case errors.Is(err, configurator.ErrNotFound), errors.As(err, &unreadable): // it was torn down meanwhile; Examine reports a record that cannot be read
-	case err != nil:
-		return nil, err
+	switch {
+	case err != nil: // it was torn down meanwhile; Examine reports a record that cannot be read
 	case r.Acknowledged: // its removal is on the way
 	case r.NetnsGone:
 		findings = append(findings, find("netns-gone", id, fmt.Sprintf("the network namespace %s of allocation %q is gone", r.Netns, id), "allocnet teardown --gone "+id))
@@ -191,10 +189,8 @@ func (h *Host) leftoversOf(ctx context.Context, r *configurator.Record) ([]Findi
 		alloc.Networks = append(alloc.Networks, n.Network)
 	}
 	found, recorded, err := h.Service.AuditWithRecord(ctx, alloc)
-	switch unreadable := (*configurator.RecordError)(nil); {
+	switch {
 	case errors.Is(err, configurator.ErrSetUp): // another allocation has taken it from a pool
-		return nil, nil
-	case errors.As(err, &unreadable): // it was written meanwhile; Examine reports it
 		return nil, nil
 	case err != nil:
 		return nil, err

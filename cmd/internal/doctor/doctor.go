@@ -9,7 +9,6 @@ package doctor
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -119,17 +118,13 @@ func (c *check) look(ctx context.Context, h *Host) ([]Finding, error) {
 		return first, err
 	}
 	again := *h
-	records, listErr := h.Service.List(ctx)
-	if listErr != nil && len(records) == 0 { // Examine reports the error of a single record
-		return first, errors.Join(err, listErr)
-	}
-	again.records = records
-	second, secondErr := c.run(ctx, &again)
+	again.records, _ = h.Service.List(ctx) // Examine reports the error
+	second, err := c.run(ctx, &again)
 	return slices.DeleteFunc(second, func(f Finding) bool {
 		return !slices.ContainsFunc(first, func(before Finding) bool {
 			return before.ID == f.ID && before.Object == f.Object && before.What == f.What
 		})
-	}), errors.Join(err, secondErr)
+	}), err
 }
 
 // checks are in the order of the report.
