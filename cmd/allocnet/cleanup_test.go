@@ -20,7 +20,7 @@ func TestTeardownGone(t *testing.T) {
 	w.run("setup", "web").ok(t)
 	const kept = "ok: web is kept: its network namespace exists, or it has no record\n"
 	require.Equal(t, kept, w.run("teardown", "--gone", "web").ok(t))
-	require.Equal(t, teardownReport{ID: "web", Kept: true}, decode[teardownReport](t, w.run("teardown", "--gone", "web", "--json").ok(t)))
+	require.Equal(t, teardownReport{ID: "web", Kept: true, Forced: []configurator.Leftover{}}, decode[teardownReport](t, w.run("teardown", "--gone", "web", "--json").ok(t)))
 	w.run("check", "web").ok(t)
 	require.NoError(t, sandbox.Destroy(s.Path()))
 	require.Equal(t, "ok: web is torn down\n", w.run("teardown", "--gone", "web").ok(t))

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/sandbox"
@@ -27,7 +28,10 @@ An ID that is not set up is not an error. If the record was lost, --netns and
 setup --create made. It destroys no other one, even if --netns names it.
 
 With --gone, an allocation whose network namespace exists is kept, and so is what the
-host has of an allocation without a record.`,
+host has of an allocation without a record.
+
+With --json, "forced" lists the leftovers of DEL. If the daemon removes them, it is
+omitted: the events of the daemon report them.`,
 		Args:              oneID,
 		ValidArgsFunction: a.completeIDs,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -55,6 +59,13 @@ type teardownReport struct {
 	Forced []configurator.Leftover `json:"forced,omitzero"`
 }
 
+// complete makes an empty list of the leftovers if this process has removed none.
+func (r *teardownReport) complete(conf allocnet.Service) {
+	if !asksDaemon(conf) {
+		r.Forced = orEmpty(r.Forced)
+	}
+}
+
 // teardownGone tears down an allocation whose network namespace no longer exists.
 func (a *app) teardownGone(ctx context.Context, id string) error {
 	var report teardownReport
@@ -76,6 +87,7 @@ func (a *app) teardownGone(ctx context.Context, id string) error {
 		return err
 	}
 	report.Kept = !gone
+	report.complete(conf)
 	done()
 	if a.flags.json {
 		return a.out.JSON(report)
@@ -124,9 +136,7 @@ func (a *app) teardown(c *cobra.Command, id, netns string, destroy bool) error {
 	if err = conf.Teardown(c.Context(), gone); err != nil {
 		return err
 	}
-	if !asksDaemon(conf) && report.Forced == nil {
-		report.Forced = []configurator.Leftover{}
-	}
+	report.complete(conf)
 	if destroy {
 		report.Destroyed, err = destroyOwn(path, there, own)
 		if err != nil {
