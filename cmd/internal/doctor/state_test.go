@@ -124,6 +124,25 @@ func TestLeftovers(t *testing.T) {
 	r.finds("netns-orphan", []string{"/run/netns/web was made for an allocation that no longer exists"})
 }
 
+// TestLeftoversWithoutAudit: each allocation of which leftovers cannot be looked for is named.
+func TestLeftoversWithoutAudit(t *testing.T) {
+	r := newRig(t)
+	ids := []string{"db", "web"}
+	for _, id := range ids {
+		r.setup(id, func(a *configurator.Allocation) { a.Ports = nil })
+	}
+	r.sh("rm " + r.path("state/allocs/*.json") + "; cd " + r.path("leases") + "; mv web away; touch web")
+	_, err := r.host().leftovers(t.Context())
+	for _, id := range ids {
+		require.ErrorContains(t, err, `audit of "`+id+`"`)
+	}
+	r.sh("cd " + r.path("leases") + "; rm web; mv away web")
+	for _, id := range ids {
+		_, err := r.conf.Force(t.Context(), configurator.Allocation{ID: id, Networks: []string{"web"}})
+		require.NoError(t, err)
+	}
+}
+
 func TestLeases(t *testing.T) {
 	r := newRig(t)
 	store, err := lease.Open(r.path("state/leases"), "allocnet")
