@@ -19,23 +19,29 @@ import (
 // set up, the objects are its network, not leftovers. It returns ErrSetUp for the container ID of
 // another allocation.
 func (c *Configurator) Audit(ctx context.Context, a Allocation) ([]Leftover, error) {
-	found, _, err := c.AuditWithRecord(ctx, a)
-	return found, err
+	p, unlock, err := c.lockRecord(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	return c.audit(ctx, c.cleanupTarget(p))
 }
 
 // AuditWithRecord is Audit that also returns the record with which the objects belong together:
-// Setup and Teardown change neither until both are read. r is nil if the allocation has no
-// record, or one that cannot be read.
+// Setup and Teardown change neither until both are read. r is nil, without an error, only if the
+// allocation has no record. For a record that cannot be read, the error is a *RecordError of the
+// ID, and found is what Audit returns. A record whose results are invalid comes with an error.
 func (c *Configurator) AuditWithRecord(ctx context.Context, a Allocation) (found []Leftover, r *Record, err error) {
 	p, unlock, err := c.lockRecord(ctx, a)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer unlock()
-	found, err = c.audit(ctx, c.cleanupTarget(p))
-	r, recordErr := c.Get(ctx, a.ID)
-	if recordErr != nil { // the audit is that of an allocation without a record
-		r = nil
+	if found, err = c.audit(ctx, c.cleanupTarget(p)); err != nil {
+		return found, nil, err
+	}
+	if r, err = c.Get(ctx, a.ID); errors.Is(err, ErrNotFound) {
+		err = nil
 	}
 	return found, r, err
 }

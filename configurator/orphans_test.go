@@ -76,6 +76,15 @@ func TestOrphanOfAnother(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// watchedContext is a context without an end that reports each look at its error. Get looks once,
+// before it reads the record.
+type watchedContext struct {
+	context.Context
+	look func() error
+}
+
+func (c watchedContext) Err() error { return c.look() }
+
 // TestAuditWithRecord: an audit tells whether the objects are those of an allocation.
 func TestAuditWithRecord(t *testing.T) {
 	h, _ := interruptedHost(t)
@@ -87,6 +96,28 @@ func TestAuditWithRecord(t *testing.T) {
 	require.NotEmpty(t, found)
 	require.Equal(t, PhaseReady, r.Phase)
 
+	looks, free := 0, false
+	_, _, err = h.AuditWithRecord(watchedContext{t.Context(), func() error {
+		locked, unlock, err := h.store.TryLocks([]string{"a"})
+		require.NoError(t, err)
+		looks, free = looks+1, len(locked) > 0
+		unlock()
+		return nil
+	}}, Allocation{ID: "a"})
+	require.NoError(t, err)
+	require.False(t, free, "the record is read under the lock of the audit")
+	for end := range looks {
+		looks := 0
+		_, r, err = h.AuditWithRecord(watchedContext{t.Context(), func() error {
+			if looks++; looks > end {
+				return context.DeadlineExceeded
+			}
+			return nil
+		}}, Allocation{ID: "a"})
+		require.ErrorIs(t, err, context.DeadlineExceeded, "look %d", end)
+		require.Nil(t, r)
+	}
+
 	file := filepath.Join(h.cfg.StateDir, "allocs", "a.json")
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
@@ -95,10 +126,19 @@ func TestAuditWithRecord(t *testing.T) {
 		if !broken {
 			require.NoError(t, os.Remove(file))
 		}
-		found, r, err = h.AuditWithRecord(t.Context(), Allocation{ID: "a", Netns: a.Netns, Networks: []string{"net"}})
-		require.NoError(t, err)
+		lost := Allocation{ID: "a", Netns: a.Netns, Networks: []string{"net"}}
+		found, r, err = h.AuditWithRecord(t.Context(), lost)
 		require.NotEmpty(t, found)
 		require.Nil(t, r)
+		if broken {
+			var unreadable *RecordError
+			require.ErrorAs(t, err, &unreadable)
+		} else {
+			require.NoError(t, err)
+		}
+		list, err := h.Audit(t.Context(), lost)
+		require.NoError(t, err)
+		require.Equal(t, found, list)
 	}
 	require.NoError(t, os.WriteFile(file, text, 0o600))
 	require.NoError(t, h.Teardown(t.Context(), a))

@@ -25,7 +25,8 @@ Without an ID it checks every allocation whose operation was interrupted or whos
 network namespace is gone. An ID need not have a record. For an allocation that is
 set up, use teardown. --force accepts the IDs of runtimes as ls shows them, --audit
 also any unique prefix of at least 4 hexadecimal digits. Allocations on which an
-operation works are waited for, and left out if it has succeeded.
+operation works are waited for. Without an ID, one that is set up by then is left out,
+and by --audit also one that is torn down and has left nothing.
 
 --destroy also destroys the network namespaces of the records in ` + sandbox.DefaultDir + `,
 where setup --create makes them. --orphans only destroys the network namespaces that
@@ -146,16 +147,31 @@ func newTarget(ctx context.Context, conf *configurator.Configurator, short strin
 	if err != nil {
 		return cleanupResult{}, err
 	}
+	target := cleanupResult{ID: id}
 	r, err := conf.Get(ctx, id)
-	switch {
-	case err == nil:
-		return cleanupResult{ID: id, State: recordState(r), netns: namespaceOf(r)}, nil
-	case errors.Is(err, configurator.ErrInvalidAllocation):
-		return cleanupResult{}, err
-	case errors.Is(err, configurator.ErrNotFound):
-		return cleanupResult{ID: id, State: stateNoRecord}, nil
+	if r != nil {
+		target.netns = namespaceOf(r)
 	}
-	return cleanupResult{ID: id, State: stateUnreadable}, nil
+	if errors.Is(err, configurator.ErrNotFound) {
+		err = nil
+	}
+	target.State, err = stateOf(id, r, err)
+	return target, err
+}
+
+// stateOf returns the state of an allocation whose record was looked for. r is nil, without an
+// error, if there is none.
+func stateOf(id string, r *configurator.Record, err error) (allocationState, error) {
+	var broken *configurator.RecordError
+	switch {
+	case r != nil: // an error concerns only the results in it
+		return recordState(r), nil
+	case errors.As(err, &broken) && broken.ID == id:
+		return stateUnreadable, nil
+	case err != nil:
+		return "", err
+	}
+	return stateNoRecord, nil
 }
 
 func recordState(r *configurator.Record) allocationState {
@@ -191,8 +207,8 @@ type cleaning struct {
 }
 
 // clean audits one allocation or, with force, removes its objects. With destroy it also
-// destroys the network namespace, unless an allocation has it. ended reports that the operation
-// that worked on an unnamed target has succeeded, so that there is nothing to clean up.
+// destroys the network namespace, unless an allocation has it. ended reports that an unnamed target
+// is left out of the results: the operation that worked on it has succeeded.
 func (r *cleanupResult) clean(ctx context.Context, conf *configurator.Configurator, how cleaning) (ended bool, err error) {
 	alloc := configurator.Allocation{ID: r.ID, Netns: netnsPath(r.ID, "")}
 	if how.force {
@@ -227,27 +243,27 @@ func (r *cleanupResult) audit(ctx context.Context, conf *configurator.Configurat
 	for {
 		found, recorded, err := conf.AuditWithRecord(ctx, alloc)
 		r.Found = orEmpty(found)
-		if err != nil {
-			return false, err
-		}
-		state := stateNoRecord
+		state, err := stateOf(r.ID, recorded, err)
 		switch {
+		case err != nil:
+			return false, err
 		case recorded != nil && recorded.Acknowledged && time.Now().Before(how.until):
 			select {
 			case <-time.After(removalPoll):
 			case <-ctx.Done(): // the next look returns the error
 			}
-			continue
-		case recorded != nil:
-			state = recordState(recorded)
-		case r.State == stateUnreadable:
-			state = stateUnreadable
+		case state == r.State:
+			return how.all && !r.isDamaged(), nil
+		default:
+			r.State = state
 		}
-		if state == r.State {
-			return how.all && (state == stateLive || state == stateNoRecord), nil
-		}
-		r.State = state
 	}
+}
+
+// isDamaged reports whether the result of an audit is other than that of an allocation that is set
+// up, or torn down.
+func (r *cleanupResult) isDamaged() bool {
+	return r.State != stateLive && (r.State != stateNoRecord || len(r.Found) > 0)
 }
 
 // destroyOrphans destroys the network namespaces of allocations that no longer exist.

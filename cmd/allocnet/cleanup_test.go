@@ -1,12 +1,17 @@
 package main
 
 import (
+	"context"
+	"fmt"
+	"io"
 	"os"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
@@ -89,4 +94,74 @@ func TestCleanupOfEndedOperations(t *testing.T) {
 	_, ended = audit("web", stateInterrupted, cleaning{all: true, until: time.Now().Add(time.Minute)})
 	require.NoError(t, <-removed)
 	require.True(t, ended, "the audit waits for the removal")
+}
+
+// TestCleanupOfLostRecords: objects that an audit finds are reported, also if the record has been
+// lost or damaged since the target was selected.
+func TestCleanupOfLostRecords(t *testing.T) {
+	privhost.Require(t)
+	w := newWorkspace(t)
+	conf, err := configurator.New(configurator.Config{StateDir: w.path("state"), OneShot: true})
+	require.NoError(t, err)
+	_, err = conf.Setup(t.Context(), configurator.Allocation{ID: "own", OwnNetns: true, Networks: []string{"allocnet"}})
+	require.NoError(t, err)
+	file := w.path("state/allocs/own.json")
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	for state, change := range map[allocationState]func() error{
+		stateNoRecord:   func() error { return os.Remove(file) },
+		stateUnreadable: func() error { return os.WriteFile(file, []byte("{"), 0o600) },
+	} {
+		require.NoError(t, change())
+		target := cleanupResult{ID: "own", State: stateInterrupted}
+		ended, err := target.clean(t.Context(), conf, cleaning{all: true})
+		require.NoError(t, err)
+		require.False(t, ended)
+		require.Equal(t, state, target.State)
+		require.NotEmpty(t, target.Found)
+		require.ErrorIs(t, verdict([]cleanupResult{target}), errLeftovers)
+		require.NoError(t, os.WriteFile(file, text, 0o600))
+	}
+	require.NoError(t, conf.Teardown(t.Context(), configurator.Allocation{ID: "own", OwnNetns: true, Wait: true}))
+}
+
+// TestIsDamaged: only an allocation that is set up, or has no record and no objects, is left out.
+func TestIsDamaged(t *testing.T) {
+	found := []configurator.Leftover{{Kind: allocnet.KindLink}}
+	for _, state := range []allocationState{stateLive, stateNoRecord, stateUnreadable, stateInterrupted, stateNetnsGone} {
+		for _, list := range [][]configurator.Leftover{nil, found} {
+			fine := state == stateLive || state == stateNoRecord && len(list) == 0
+			require.Equal(t, !fine, (&cleanupResult{State: state, Found: list}).isDamaged(), "%s with %d objects", state, len(list))
+		}
+	}
+}
+
+// TestStateOf: a record that could not be looked at is not missing.
+func TestStateOf(t *testing.T) {
+	broken := &configurator.RecordError{ID: "web", Err: io.ErrUnexpectedEOF}
+	for name, c := range map[string]struct {
+		record *configurator.Record
+		err    error
+		want   allocationState
+		fails  bool
+	}{
+		"no record":                  {want: stateNoRecord},
+		"unfinished":                 {record: &configurator.Record{Phase: configurator.PhaseAdding}, want: stateInterrupted},
+		"without its namespace":      {record: &configurator.Record{Phase: configurator.PhaseReady, NetnsGone: true}, want: stateNetnsGone},
+		"unreadable results":         {record: &configurator.Record{Phase: configurator.PhaseDeleting}, err: io.ErrUnexpectedEOF, want: stateInterrupted},
+		"unreadable":                 {err: fmt.Errorf("audit: %w", broken), want: stateUnreadable},
+		"unreadable, of another one": {err: &configurator.RecordError{ID: "db", Err: io.ErrUnexpectedEOF}, fails: true},
+		"no descriptors":             {err: unix.EMFILE, fails: true},
+		"no time":                    {err: context.DeadlineExceeded, fails: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			state, err := stateOf("web", c.record, c.err)
+			require.Equal(t, c.want, state)
+			if c.fails {
+				require.ErrorIs(t, err, c.err)
+			} else {
+				require.NoError(t, err)
+			}
+		})
+	}
 }

@@ -1,8 +1,12 @@
 package main
 
 import (
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -91,5 +95,49 @@ func TestDoctorHelp(t *testing.T) {
 		}
 		require.NotEmpty(t, safeRepairs[k.ID], k.ID)
 		require.Contains(t, help, k.ID)
+	}
+}
+
+// TestRepairOfUnreadableRecords: the printed command tears down only if inspect says that the record
+// cannot be read.
+func TestRepairOfUnreadableRecords(t *testing.T) {
+	w := newWorkspace(t)
+	w.sandbox("web")
+	w.run("setup", "web").ok(t)
+	file := w.path("state/allocs/web.json")
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	readable := w.run("inspect", "web", "--json")
+	require.NoError(t, os.WriteFile(file, []byte("{"), 0o600))
+	unreadable := w.run("inspect", "web", "--json")
+	report := decode[doctorReport](t, w.run("doctor", "--json").out)
+	i := slices.IndexFunc(report.Findings, func(f doctor.Finding) bool { return f.ID == "record-unreadable" })
+	require.GreaterOrEqual(t, i, 0)
+	command, _, _ := strings.Cut(report.Findings[i].Repair, " (")
+	require.NoError(t, os.WriteFile(file, text, 0o600))
+
+	program := `#!/bin/sh
+case $1 in
+inspect) echo "$OUT"; echo "$ERR" >&2; exit $CODE ;;
+teardown) echo "$@" ;;
+esac
+`
+	require.NoError(t, os.WriteFile(w.path("allocnet"), []byte(program), 0o755))
+	for name, c := range map[string]struct {
+		inspect outcome
+		want    string
+	}{
+		"readable":    {readable, ""},
+		"unreadable":  {unreadable, "teardown web --netns PATH\n"},
+		"torn down":   {w.run("inspect", "nobody", "--json"), ""},
+		"busy daemon": {outcome{code: exitFailure, errOut: `{"error":"too many requests","kind":"busy"}`}, ""},
+		"no program":  {outcome{code: 127, errOut: "allocnet: not found"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run := exec.Command("sh", "-c", command)
+			run.Env = append(os.Environ(), "PATH="+w.dir+":"+os.Getenv("PATH"), "OUT="+c.inspect.out, "ERR="+c.inspect.errOut, fmt.Sprintf("CODE=%d", c.inspect.code))
+			out, _ := run.Output()
+			require.Equal(t, c.want, string(out))
+		})
 	}
 }

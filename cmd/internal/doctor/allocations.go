@@ -15,31 +15,59 @@ import (
 
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/internal/state/statedir"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// unreadable returns a finding for each record that cannot be read.
-func unreadable(err error) (findings []Finding) {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		for _, e := range joined.Unwrap() {
-			findings = append(findings, unreadable(e)...)
-		}
+// single returns the errors that are joined in one.
+func single(err error) (list []error) {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return []error{err}
+	}
+	for _, e := range joined.Unwrap() {
+		list = append(list, single(e)...)
+	}
+	return list
+}
+
+// unreadable returns the findings about records that could not be read.
+func unreadable(err error) []Finding {
+	findings := []Finding{}
+	if err == nil {
 		return findings
 	}
+	for _, e := range single(err) {
+		findings = append(findings, unreadableRecord(e))
+	}
+	return findings
+}
+
+func unreadableRecord(err error) Finding {
 	var broken *allocnet.RecordError
 	if !errors.As(err, &broken) {
-		return []Finding{find("not-checked", "records", err.Error(), "remove the cause, then: allocnet doctor")}
+		return find("not-checked", "records", redact.Text(err.Error()), "remove the cause, then: allocnet doctor")
 	}
-	repair := "allocnet inspect " + broken.ID + " >/dev/null || allocnet teardown " + broken.ID + " --netns PATH (the path of its network namespace)"
+	repair := "allocnet inspect " + broken.ID + ` --json 2>&1 >/dev/null | grep -q '"kind":"unreadable-record"' && allocnet teardown ` + broken.ID + " --netns PATH (the path of its network namespace)"
 	switch {
 	case errors.Is(err, allocnet.ErrNewer):
 		repair = "use the newer allocnet that wrote " + broken.File
 	case errors.Is(err, statedir.ErrNotOurs):
 		repair = "chown root " + broken.File + "; chmod go-w " + broken.File
 	}
-	return []Finding{find("record-unreadable", broken.ID, err.Error(), repair)}
+	return find("record-unreadable", broken.ID, err.Error(), repair)
+}
+
+// unreported returns an error without the errors of records in it that Examine reports.
+func (h *Host) unreported(err error) error {
+	var broken, known *allocnet.RecordError
+	return errors.Join(slices.DeleteFunc(single(err), func(e error) bool {
+		return errors.As(e, &broken) && slices.ContainsFunc(single(h.unread), func(u error) bool {
+			return errors.As(u, &known) && known.ID == broken.ID
+		})
+	})...)
 }
 
 // checkTime bounds the CHECK of all allocations.
@@ -71,7 +99,9 @@ func (h *Host) damaged(ctx context.Context, id string) (findings []Finding, err 
 	defer unlock()
 	r, err := h.Service.Get(ctx, id)
 	switch {
-	case err != nil: // it was torn down meanwhile; Examine reports a record that cannot be read
+	case errors.Is(err, configurator.ErrNotFound): // it was torn down meanwhile
+	case err != nil:
+		return nil, err
 	case r.Acknowledged: // its removal is on the way
 	case r.NetnsGone:
 		findings = append(findings, find("netns-gone", id, fmt.Sprintf("the network namespace %s of allocation %q is gone", r.Netns, id), "allocnet teardown --gone "+id))
@@ -140,7 +170,7 @@ func (h *Host) leftovers(ctx context.Context) (findings []Finding, err error) {
 	if err != nil && report == nil {
 		return nil, err
 	}
-	slots := 0
+	slots, errs := 0, []error{h.unreported(err)}
 	for _, r := range report.Records {
 		if strings.HasPrefix(r.ID, slotPrefix) && h.isDeadSlot(r.ID) {
 			slots++
@@ -148,19 +178,15 @@ func (h *Host) leftovers(ctx context.Context) (findings []Finding, err error) {
 		}
 		left, err := h.leftoversOf(ctx, &r)
 		if err != nil {
-			return findings, fmt.Errorf("audit of %q: %w", r.ID, err)
+			err = fmt.Errorf("audit of %q: %w", r.ID, err)
 		}
-		findings = append(findings, left...)
+		findings, errs = append(findings, left...), append(errs, err)
 	}
 	if slots > 0 {
 		findings = append(findings, find("leftover", "pool", fmt.Sprintf("a daemon that ended without removing its pools has left prepared network namespaces: %d", slots),
 			"systemctl start allocnetd (it removes them), or: allocnet recover"))
 	}
-	var broken *allocnet.RecordError
-	if errors.As(err, &broken) { // Examine reports it
-		err = nil
-	}
-	return findings, err
+	return findings, errors.Join(errs...)
 }
 
 // isDeadSlot reports whether an ID is that of a prepared network namespace of a process that has

@@ -9,6 +9,7 @@ package doctor
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -72,9 +73,10 @@ type Host struct {
 	// Full is the part of a limit from which it counts as soon reached; default 0.8.
 	Full float64
 
-	// Records are read by Examine. LeasesWithoutOwner has only their IDs, and reads them with
-	// list if it has to.
+	// Records are read by Examine, which reports what it could not read: unread.
+	// LeasesWithoutOwner has only their IDs, and reads them with list if it has to.
 	records []configurator.Record
+	unread  error
 	ids     []string
 	list    func(context.Context) ([]configurator.Record, error)
 }
@@ -111,20 +113,29 @@ const (
 )
 
 // look makes the check, twice if that is necessary, and returns the findings of the last time that
-// were there each time. The records are read again in between.
+// were there each time. The records are read again in between. If one of them cannot be read, it
+// may be the reason for which a finding is missing.
 func (c *check) look(ctx context.Context, h *Host) ([]Finding, error) {
 	first, err := c.run(ctx, h)
 	if c.how&twice == 0 || len(first) == 0 {
 		return first, err
 	}
 	again := *h
-	again.records, _ = h.Service.List(ctx) // Examine reports the error
-	second, err := c.run(ctx, &again)
-	return slices.DeleteFunc(second, func(f Finding) bool {
+	var listErr error
+	again.records, listErr = h.Service.List(ctx)
+	second, secondErr := c.run(ctx, &again)
+	both := slices.DeleteFunc(second, func(f Finding) bool {
 		return !slices.ContainsFunc(first, func(before Finding) bool {
 			return before.ID == f.ID && before.Object == f.Object && before.What == f.What
 		})
-	}), err
+	})
+	if len(both) == len(first) {
+		listErr = nil
+	}
+	if secondErr != nil && err != nil && secondErr.Error() == err.Error() {
+		secondErr = nil
+	}
+	return both, errors.Join(err, secondErr, listErr)
 }
 
 // checks are in the order of the report.
@@ -157,25 +168,23 @@ func (h *Host) examine(ctx context.Context, checks []check) *Report {
 	if h.Full == 0 {
 		h.Full = 0.8
 	}
-	records, err := h.Service.List(ctx)
-	h.records = records
+	h.records, h.unread = h.Service.List(ctx)
+	h.list = func(context.Context) ([]configurator.Record, error) { return h.records, h.unread }
 	found, failed := make([][]Finding, len(checks)), make([]error, len(checks))
 	var running sync.WaitGroup
 	for i, c := range checks {
 		running.Go(func() { found[i], failed[i] = c.look(ctx, h) })
 	}
 	running.Wait()
-	r := &Report{Findings: []Finding{}}
+	r := &Report{Findings: unreadable(h.unread)}
 	for i, c := range checks {
-		if c.name == "allocations" && err != nil {
-			found[i] = append(found[i], unreadable(err)...)
-		}
 		if failed[i] != nil {
 			found[i] = append(found[i], find("not-checked", c.name,
 				fmt.Sprintf("the check of %s could not be completed: %s", c.title, redact.Text(failed[i].Error())),
 				"remove the cause, then: allocnet doctor"))
 		}
-		r.Checks = append(r.Checks, Check{c.name, c.title, len(found[i]) == 0})
+		ok := len(found[i]) == 0 && (h.unread == nil || c.name != "allocations")
+		r.Checks = append(r.Checks, Check{c.name, c.title, ok})
 		r.Findings = append(r.Findings, found[i]...)
 	}
 	for i := range r.Findings {

@@ -63,14 +63,25 @@ func TestPlugins(t *testing.T) {
 	r.finds("plugin-dir", []string{r.path("bin") + " does not exist"}, "plugin-missing")
 }
 
+func kindsOf(findings []Finding) (ids []string) {
+	for _, f := range findings {
+		ids = append(ids, f.ID)
+	}
+	return ids
+}
+
 func TestRecords(t *testing.T) {
 	r := newRig(t)
 	r.sh("mkdir -p -m 700 " + r.path("state/allocs"))
 	file := r.path("state/allocs/broken.json")
 	require.NoError(t, os.WriteFile(file, []byte("{"), 0o600))
 	unreadable := r.finds("record-unreadable", []string{"broken.json"})
-	require.Contains(t, unreadable.Repair, "allocnet inspect broken >/dev/null || allocnet teardown broken --netns PATH")
+	require.Contains(t, unreadable.Repair, " && allocnet teardown broken --netns PATH")
+	require.Equal(t, []string{"record-unreadable"}, kindsOf(r.host().ExamineQuickly(t.Context()).Findings))
+	r.sh("mkdir -p " + r.path("leases/web") + "; cd " + r.path("leases/web") + `; printf 'broken\r\neth0' >10.77.0.20; touch -d '1 hour ago' 10.77.0.20`)
+	r.finds("record-unreadable", []string{"broken.json"}, "not-checked") // the lease may be that of the record
 	require.NoError(t, os.Remove(file))
+	require.NoError(t, os.Remove(r.path("leases/web/10.77.0.20")))
 
 	a := r.setup("web")
 	r.sh("umount /run/netns/web; rm /run/netns/web")
@@ -111,6 +122,25 @@ func TestLeftovers(t *testing.T) {
 	_, err := r.conf.Force(t.Context(), configurator.Allocation{ID: "web", Networks: []string{"web"}})
 	require.NoError(t, err)
 	r.finds("netns-orphan", []string{"/run/netns/web was made for an allocation that no longer exists"})
+}
+
+// TestLeftoversWithoutAudit: each allocation of which leftovers cannot be looked for is named.
+func TestLeftoversWithoutAudit(t *testing.T) {
+	r := newRig(t)
+	ids := []string{"db", "web"}
+	for _, id := range ids {
+		r.setup(id, func(a *configurator.Allocation) { a.Ports = nil })
+	}
+	r.sh("rm " + r.path("state/allocs/*.json") + "; cd " + r.path("leases") + "; mv web away; touch web")
+	_, err := r.host().leftovers(t.Context())
+	for _, id := range ids {
+		require.ErrorContains(t, err, `audit of "`+id+`"`)
+	}
+	r.sh("cd " + r.path("leases") + "; rm web; mv away web")
+	for _, id := range ids {
+		_, err := r.conf.Force(t.Context(), configurator.Allocation{ID: id, Networks: []string{"web"}})
+		require.NoError(t, err)
+	}
 }
 
 func TestLeases(t *testing.T) {
