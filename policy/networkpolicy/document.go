@@ -100,31 +100,55 @@ const (
 	kind       = "NetworkPolicy"
 )
 
+// list is a list of documents, as kubectl and the API server write it.
+type list struct {
+	APIVersion string             `json:"apiVersion"`
+	Kind       string             `json:"kind"`
+	Metadata   json.RawMessage    `json:"metadata"`
+	Items      *[]json.RawMessage `json:"items"`
+}
+
 // decode returns the documents in data: one, or those of a list.
 func decode(data []byte) ([]document, error) {
 	var head struct {
-		Kind  string            `json:"kind"`
-		Items []json.RawMessage `json:"items"`
+		Kind string `json:"kind"`
 	}
 	if err := json.Unmarshal(data, &head); err != nil {
 		return nil, fmt.Errorf("not a JSON document: %w", err)
 	}
-	if head.Kind != "List" && head.Kind != kind+"List" {
-		d, err := decodeOne(data)
+	version, isList := map[string]string{"List": "v1", kind + "List": apiVersion}[head.Kind]
+	if !isList {
+		d, err := decodeOne(data, document{})
 		return []document{d}, err
 	}
-	var list []document
-	for i, item := range head.Items {
-		d, err := decodeOne(item)
+	var l list
+	if err := strictjson.Unmarshal(data, &l); err != nil {
+		return nil, err
+	}
+	switch {
+	case l.APIVersion != "" && l.APIVersion != version:
+		return nil, fmt.Errorf("the list is a %.64q of %.64q, not of %s", l.Kind, l.APIVersion, version)
+	case l.Items == nil:
+		return nil, errors.New("items: the list has none; an empty list is []")
+	}
+	var of document
+	if l.Kind == kind+"List" { // the API server leaves these out of the items
+		of.APIVersion, of.Kind = apiVersion, kind
+	}
+	documents := []document{}
+	for i, item := range *l.Items {
+		d, err := decodeOne(item, of)
 		if err != nil {
 			return nil, strictjson.At(fmt.Sprintf("items[%d]", i), err)
 		}
-		list = append(list, d)
+		documents = append(documents, d)
 	}
-	return list, nil
+	return documents, nil
 }
 
-func decodeOne(data []byte) (d document, err error) {
+// decodeOne decodes one document. What it leaves out is as in of.
+func decodeOne(data []byte, of document) (document, error) {
+	d := of
 	if err := strictjson.Unmarshal(data, &d); err != nil {
 		return d, err
 	}

@@ -180,7 +180,7 @@ func TestModel(t *testing.T) {
 		var documents []document
 		for range u.IntN(4) {
 			data = append(data, u.document())
-			d, err := decodeOne(data[len(data)-1])
+			d, err := decodeOne(data[len(data)-1], document{})
 			require.NoError(t, err)
 			documents = append(documents, d)
 		}

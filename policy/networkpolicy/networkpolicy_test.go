@@ -193,6 +193,11 @@ func TestSemantics(t *testing.T) {
 				string(doc(`{"podSelector":{},"ingress":[{"ports":[{"port":80}]}]}`)) + `]}`)},
 			allowed: []string{"ingress 8.8.8.8 tcp/80"}, deny: []string{"ingress 8.8.8.8 tcp/81"},
 		},
+		"a list of the API server": {
+			documents: [][]byte{[]byte(`{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicyList","metadata":{"resourceVersion":"1"},"items":[` +
+				`{"metadata":{"name":"x","namespace":"shop"},"spec":{"podSelector":{},"ingress":[{"ports":[{"port":80}]}]}}]}`)},
+			allowed: []string{"ingress 8.8.8.8 tcp/80"}, deny: []string{"ingress 8.8.8.8 tcp/81"},
+		},
 	} {
 		set, err := Parse(c.documents...)
 		require.NoError(t, err, name)
@@ -312,10 +317,17 @@ func TestErrorsNameThePlace(t *testing.T) {
 	for text, want := range map[string]string{
 		`x`:                                `document 0: not a JSON document`,
 		`{"apiVersion":"v1","kind":"Pod"}`: `document 0: the document is a "Pod" of "v1", not a NetworkPolicy of networking.k8s.io/v1`,
-		`{"apiVersion":"extensions/v1beta1","kind":"NetworkPolicy"}`:                                       `document 0: the document is a "NetworkPolicy" of "extensions/v1beta1"`,
-		`{"kind":"List","items":[{"kind":"NetworkPolicy","x":1}]}`:                                         `document 0: items[0]: unknown field "x"`,
-		`{"kind":"List","items":[` + string(doc(`{}`)) + `,` + string(doc(`{"policyTypes":["x"]}`)) + `]}`: `document 0: items[1].spec.policyTypes[0]: "x"`,
-		`{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":1}}`:               `metadata: not an object with the strings`,
+		`{"apiVersion":"extensions/v1beta1","kind":"NetworkPolicy"}`:                                          `document 0: the document is a "NetworkPolicy" of "extensions/v1beta1"`,
+		`{"kind":"NetworkPolicyList","apiVersion":"networking.k8s.io/v1","itms":[` + string(doc(`{}`)) + `]}`: `document 0: unknown field "itms"`,
+		`{"kind":"List","apiVersion":"v1","items":[` + string(doc(`{}`)) + `],"items":[]}`:                    `document 0: `,
+		`{"kind":"List","apiVersion":"v1","items":[],"ITEMS":[]}`:                                             `document 0: unknown field "ITEMS"`,
+		`{"kind":"List","apiVersion":"v1","items":null}`:                                                      `document 0: items: the list has none`,
+		`{"kind":"List","apiVersion":"v1"}`:                                                                   `document 0: items: the list has none`,
+		`{"kind":"NetworkPolicy","kind":"List","apiVersion":"v1","spec":{}}`:                                  `document 0: `,
+		`{"kind":"NetworkPolicyList","apiVersion":"crd.projectcalico.org/v1","items":[]}`:                     `document 0: the list is a "NetworkPolicyList" of "crd.projectcalico.org/v1", not of networking.k8s.io/v1`,
+		`{"kind":"List","items":[{"kind":"NetworkPolicy","x":1}]}`:                                            `document 0: items[0]: unknown field "x"`,
+		`{"kind":"List","items":[` + string(doc(`{}`)) + `,` + string(doc(`{"policyTypes":["x"]}`)) + `]}`:    `document 0: items[1].spec.policyTypes[0]: "x"`,
+		`{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":1}}`:                  `metadata: not an object with the strings`,
 	} {
 		_, err := Parse([]byte(text))
 		require.ErrorContains(t, err, want, text)
