@@ -95,7 +95,11 @@ func TestBadIDs(t *testing.T) {
 			}
 			got := runWith("", args...)
 			require.Equal(t, exitUsage, got.code, got.errOut)
-			require.Contains(t, got.errOut, "error: invalid allocation: ID ", args)
+			if id == "" {
+				require.Contains(t, got.errOut, "is empty: pass an ID or a name", args)
+			} else {
+				require.Contains(t, got.errOut, "error: invalid allocation: ID ", args)
+			}
 			require.NotContains(t, got.errOut, "netns", args)
 			require.Less(t, len(got.errOut), 500, args)
 		}

@@ -401,7 +401,6 @@ func TestHeldGuardThatNobodyHolds(t *testing.T) {
 // TestHoldRefused: only if the kernel refuses the flags of a table it has no tables with an owner. If it refuses
 // something in the table, the error is returned.
 func TestHoldRefused(t *testing.T) {
-	r := open(t)
 	invalid := &expr.Cmp{Register: 99}
 	for name, test := range map[string]struct {
 		flags uint32
@@ -418,6 +417,8 @@ func TestHoldRefused(t *testing.T) {
 			guard, _ := tableNamed(names.HeldGuardTable, unix.NFPROTO_IPV4)
 			guard.flags = test.flags
 			guard.chains = onceChains(guard, func() []chain { return []chain{newChain("some", hook{}, test.rules...)} })
+			nft(t, "flush", "ruleset")
+			r := open(t) // the table that it has ends with it
 			is, err := r.hold(t.Context(), guard)
 			require.ErrorIs(t, err, test.err)
 			require.Equal(t, test.want, is)

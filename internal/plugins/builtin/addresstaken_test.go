@@ -84,6 +84,6 @@ func TestAddressOfAnotherBehindABridge(t *testing.T) {
 // hostState describes what attachments have on the host.
 func hostState(t *testing.T) string {
 	t.Helper()
-	return output(t, "nft", "list", "ruleset") + output(t, "ip", "-br", "link") + output(t, "ip", "-br", "addr") +
+	return output(t, "nft", "--stateless", "list", "ruleset") + output(t, "ip", "-br", "link") + output(t, "ip", "-br", "addr") +
 		output(t, "ip", "route") + output(t, "ip", "neigh")
 }
