@@ -295,7 +295,7 @@ func TestOrphansOfOneFamily(t *testing.T) {
 		found, err := r.HasPolicies(t.Context())
 		require.NoError(t, err)
 		require.True(t, found, "without the table of %s", deleted)
-		require.NoError(t, r.DelOrphans(t.Context(), examplePolicy().Instance, nil, nil, unusedGroup))
+		require.NoError(t, r.DelOrphans(t.Context(), examplePolicy().Instance, KnownPolicies{InUse: unusedGroup}))
 		require.NotContains(t, nft(t, "list", "ruleset"), "policy_0123456789abcdef")
 	}
 	nft(t, "flush", "ruleset")
@@ -317,20 +317,20 @@ func TestOrphanWithAnAttachment(t *testing.T) {
 	e := policedElements("x", p, "10.1.2.3", "fd00::3")
 	require.NoError(t, r.Add(t.Context(), e))
 	before := nft(t, "list", "ruleset")
-	require.NoError(t, r.DelOrphans(t.Context(), p.Instance, nil, []string{"aa"}, unusedGroup))
+	require.NoError(t, r.DelOrphans(t.Context(), p.Instance, KnownPolicies{Selections: []string{"aa"}, InUse: unusedGroup}))
 	require.Equal(t, before, nft(t, "list", "ruleset"))
 	require.NoError(t, r.Del(t.Context(), e))
 	var asked []uint32
-	require.NoError(t, r.DelOrphans(t.Context(), p.Instance, nil, nil, func(group uint32) (bool, error) {
+	require.NoError(t, r.DelOrphans(t.Context(), p.Instance, KnownPolicies{InUse: func(group uint32) (bool, error) {
 		asked = append(asked, group)
 		return true, nil
-	}))
+	}}))
 	require.Contains(t, nft(t, "list", "ruleset"), "policy_0123456789abcdef")
 	require.Contains(t, asked, p.Group)
 	failed := errors.New("no links")
-	require.ErrorIs(t, r.DelOrphans(t.Context(), p.Instance, nil, nil, func(uint32) (bool, error) { return false, failed }), failed)
+	require.ErrorIs(t, r.DelOrphans(t.Context(), p.Instance, KnownPolicies{InUse: func(uint32) (bool, error) { return false, failed }}), failed)
 	require.Contains(t, nft(t, "list", "ruleset"), "policy_0123456789abcdef")
-	require.NoError(t, r.DelOrphans(t.Context(), p.Instance, nil, nil, unusedGroup))
+	require.NoError(t, r.DelOrphans(t.Context(), p.Instance, KnownPolicies{InUse: unusedGroup}))
 	require.NotContains(t, nft(t, "list", "ruleset"), "policy_0123456789abcdef")
 }
 
@@ -346,13 +346,13 @@ func TestOrphansOfAnotherInstance(t *testing.T) {
 	p.Selections = []Selection{{Name: "aa"}, {Name: "bb"}}
 	require.NoError(t, r.AddPolicy(t.Context(), p))
 	before := nft(t, "list", "ruleset")
-	require.NoError(t, r.DelOrphans(t.Context(), "two", nil, nil, unusedGroup))
+	require.NoError(t, r.DelOrphans(t.Context(), "two", KnownPolicies{InUse: unusedGroup}))
 	require.Equal(t, before, nft(t, "list", "ruleset"))
 	require.NoError(t, r.JoinSelections(t.Context(), m, []string{"aa", "bb"}))
 
-	require.NoError(t, r.DelOrphans(t.Context(), "one", nil, []string{"bb"}, unusedGroup))
+	require.NoError(t, r.DelOrphans(t.Context(), "one", KnownPolicies{Selections: []string{"bb"}, InUse: unusedGroup}))
 	require.NotContains(t, nft(t, "list", "ruleset"), "selection_aa")
-	require.NoError(t, r.DelOrphans(t.Context(), "one", nil, nil, unusedGroup))
+	require.NoError(t, r.DelOrphans(t.Context(), "one", KnownPolicies{InUse: unusedGroup}))
 	require.NotContains(t, nft(t, "list", "ruleset"), "selection_")
 }
 

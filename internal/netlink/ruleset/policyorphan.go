@@ -14,14 +14,22 @@ import (
 	"github.com/allocnet/allocnet/internal/retry"
 )
 
-// DelOrphans removes what belongs to an instance's policies whose IDs are not known, because their
+// KnownPolicies are the policies of an instance that DelOrphans keeps.
+type KnownPolicies struct {
+	// IDs are those of the policies, and Selections the names of all their selections.
+	IDs, Selections []string
+	// InUse reports whether a link is in a group. A policy to which such a group leads still applies.
+	InUse func(group uint32) (bool, error)
+}
+
+// DelOrphans removes what belongs to an instance's policies that are not known, because their
 // state was lost: chains, the links that lead to them, sets of prefixes, and the instance's selections
 // that no rule uses. It keeps the policies to which the address of an attachment leads, or a group of
-// links that is inUse. The caller ensures that the instance makes no policy meanwhile.
-func (r *Ruleset) DelOrphans(ctx context.Context, instance string, known, selections []string, inUse func(group uint32) (bool, error)) error {
+// links in use. The caller ensures that the instance makes no policy meanwhile.
+func (r *Ruleset) DelOrphans(ctx context.Context, instance string, known KnownPolicies) error {
 	var errs []error
 	for _, t := range policyTables {
-		err := retry.Do(ctx, func() error { return r.delOrphans(ctx, t, policyOwner(instance), known, selections, inUse) })
+		err := retry.Do(ctx, func() error { return r.delOrphans(ctx, t, policyOwner(instance), known) })
 		if err != nil && !errors.Is(err, unix.ENOENT) {
 			errs = append(errs, fmt.Errorf("remove policies whose state was lost from %s: %w", t.label, err))
 		}
@@ -39,23 +47,23 @@ func (r *Ruleset) HasPolicies(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-func (r *Ruleset) delOrphans(ctx context.Context, t *table, owner string, known, selections []string, inUse func(uint32) (bool, error)) error {
+func (r *Ruleset) delOrphans(ctx context.Context, t *table, owner string, known KnownPolicies) error {
 	ids := map[string]bool{}
 	var chains []chain
 	err := r.dump(ctx, func(b *sock.Requests) {
 		t.begin(b, t.label, unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP)
 	}, func(payload []byte) {
 		c, of := readChain(payload)
-		if id := names.PolicyID(c.name); of == t.name && c.comment == owner && id != "" && !slices.Contains(known, id) {
+		if id := names.PolicyID(c.name); of == t.name && c.comment == owner && id != "" && !slices.Contains(known.IDs, id) {
 			chains, ids[id] = append(chains, c), true
 		}
 	})
 	if err == nil && len(chains) > 0 {
-		err = r.keepUsed(ctx, t, ids, inUse)
+		err = r.keepUsed(ctx, t, ids, known.InUse)
 		chains = slices.DeleteFunc(chains, func(c chain) bool { return !ids[names.PolicyID(c.name)] })
 	}
 	if err != nil || len(chains) == 0 {
-		return errors.Join(err, r.delSelections(ctx, t, owner, selections))
+		return errors.Join(err, r.delSelections(ctx, t, owner, known.Selections))
 	}
 	var links []element
 	for _, s := range t.policy.links {
@@ -86,7 +94,7 @@ func (r *Ruleset) delOrphans(ctx context.Context, t *table, owner string, known,
 	for id := range ids {
 		r.intact.removePolicy(id)
 	}
-	return errors.Join(err, r.delSelections(ctx, t, owner, selections))
+	return errors.Join(err, r.delSelections(ctx, t, owner, known.Selections))
 }
 
 // keepUsed removes the policies from ids that still apply: the address of an attachment leads to them, so

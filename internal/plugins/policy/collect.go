@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
@@ -93,8 +94,8 @@ func CollectOrphans(ctx context.Context, host *sdk.Host, instance string) error 
 			selections = append(selections, n.Name)
 		}
 	}
-	return host.Rules.DelOrphans(ctx, instance, ids, selections, func(group uint32) (bool, error) {
+	return host.Rules.DelOrphans(ctx, instance, ruleset.KnownPolicies{IDs: ids, Selections: selections, InUse: func(group uint32) (bool, error) {
 		links, err := host.Kernel.LinksOfGroup(group)
 		return len(links) > 0, err
-	})
+	}})
 }
