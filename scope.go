@@ -12,7 +12,9 @@ type Scope struct {
 	// Name is the Scope of the allocations. In GCScope, "" selects the allocations
 	// without a scope; in RepairScope and RecoverScope, "" selects all allocations.
 	Name string
-	// Live are the IDs of the allocations that GC keeps.
+	// Live are the IDs of the allocations that GC keeps. For an allocation with a
+	// ContainerID that may have lost its record, also pass that ID: without a network
+	// policy plugin, what is left of it in the kernel names only its container.
 	Live []string
 	// Attachments are further live attachments, which the plugins must keep in CNI GC,
 	// in addition to those of all records. A runtime that calls CNI GC passes the

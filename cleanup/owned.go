@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/vishvananda/netlink"
 
@@ -149,16 +150,27 @@ func (f *linkFinder) findAllOwned() error {
 // the kernel name as their owner in a network. It omits IDs that were too long to be
 // stored in the kernel.
 func Owners(ctx context.Context, network, stateDir string) ([]string, error) {
+	owned, err := OwnedAttachments(ctx, network, stateDir)
+	ids := map[string]bool{}
+	for _, a := range owned {
+		ids[a.ContainerID] = true
+	}
+	return slices.Sorted(maps.Keys(ids)), err
+}
+
+// OwnedAttachments returns the attachments of the Owners, in no order. If it returns an error, the
+// list is incomplete.
+func OwnedAttachments(ctx context.Context, network, stateDir string) ([]types.GCAttachment, error) {
 	state, err := statedir.Resolve(stateDir)
 	if err != nil {
 		return nil, err
 	}
-	ids := map[string]bool{}
+	owned := map[types.GCAttachment]bool{}
 	note := func(o names.Owner) {
 		if o.OfNetwork(network) && o.Instance == state.Instance && !names.IsHash(o.ID) {
-			ids[o.ID] = true
+			owned[types.GCAttachment{ContainerID: o.ID, IfName: o.IfName}] = true
 		}
 	}
 	err = eachOwner(ctx, note)
-	return slices.Sorted(maps.Keys(ids)), err
+	return slices.Collect(maps.Keys(owned)), err
 }

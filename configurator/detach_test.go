@@ -435,7 +435,7 @@ func TestGCEndsWithItsContext(t *testing.T) {
 	cancel()
 	n, err := conflist.Parse([]byte(h.conflist("net", "1.1.0", nil, adds())))
 	require.NoError(t, err)
-	err = h.gcPlugins(ctx, []*conflist.Network{n}, Scope{})
+	err = h.gcPlugins(ctx, []*conflist.Network{n}, Scope{}, nil)
 	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorContains(t, err, `"net"`)
 	require.Empty(t, h.commands())

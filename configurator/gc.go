@@ -1,12 +1,12 @@
 package configurator
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/allocnet/allocnet/cleanup"
 	"github.com/allocnet/allocnet/internal/names"
@@ -149,7 +148,7 @@ func (c *Configurator) gc(ctx context.Context, s Scope) (*GCReport, error) {
 	report.Destroyed, err = c.netns.GC(ctx, s, report.Removed)
 	errs = append(errs, err)
 	if reachesPlugins(s) {
-		errs = append(errs, c.gcPlugins(ctx, networks, s))
+		errs = append(errs, c.gcPlugins(ctx, networks, s, slices.Concat(s.Live, report.Kept)))
 	}
 	return report, errors.Join(errs...)
 }
@@ -201,14 +200,35 @@ func (c *Configurator) known(ctx context.Context, s Scope) (knownAllocations, er
 	k := knownAllocations{live: []string{}, dead: []string{}, began: c.now()}
 	ids, lost, err := c.discover(ctx, s)
 	k.lost = lost
+	live, liveErr := c.withContainers(s.Live, lost)
 	for _, id := range ids {
-		if slices.Contains(s.Live, id) {
+		if slices.Contains(live, id) {
 			k.live = append(k.live, id)
 		} else {
 			k.dead = append(k.dead, id)
 		}
 	}
-	return k, err
+	return k, errors.Join(err, liveErr)
+}
+
+// withContainers adds to the IDs of live allocations the IDs under which discover has found those of them
+// that have lost their record: those of their containers, which the store of policies has. With an error it
+// adds all that have lost their record.
+func (c *Configurator) withContainers(live []string, lost map[string][]string) ([]string, error) {
+	if len(lost) == 0 {
+		return live, nil
+	}
+	members, err := c.policies.Members("")
+	if err != nil {
+		return slices.AppendSeq(slices.Clone(live), maps.Keys(lost)), err
+	}
+	all := slices.Clone(live)
+	for _, m := range members {
+		if lost[m.Owner.ID] != nil && slices.Contains(live, m.Allocation) {
+			all = append(all, m.Owner.ID)
+		}
+	}
+	return all, nil
 }
 
 // discover returns the IDs of the allocations of a scope, sorted, and the networks of those
@@ -221,15 +241,12 @@ func (c *Configurator) discover(ctx context.Context, s Scope) (ids []string, los
 	}
 	errs := []error{err}
 	lost = map[string][]string{}
-	takers := sync.OnceValue(c.takers)
+	allocationOf := c.allocationsOfOwners()
 	note := func(network string, owners []string, err error) {
 		errs = append(errs, err)
 		for _, owner := range owners {
 			if !containers[owner] {
-				id := owner
-				if strings.HasPrefix(owner, slotPrefix) {
-					id = cmp.Or(takers()[owner], owner)
-				}
+				id := allocationOf(owner)
 				ids = append(ids, id)
 				lost[id] = append(lost[id], network)
 			}
@@ -434,73 +451,4 @@ func (c *Configurator) configured() []*conflist.Network {
 		}
 	}
 	return networks
-}
-
-// gcTimeout bounds CNI GC of a network: first the wait for running operations on it, then the
-// run of the plugins. No ADD or DEL may run on the network meanwhile (CNI specification,
-// "GC").
-const gcTimeout = 10 * time.Second
-
-// gcPlugins runs CNI GC on the networks whose configuration has CNI version 1.1 or later; of
-// several with the same name, on the last. Native plugins could also do it for older
-// versions, but other runtimes do not expect that.
-func (c *Configurator) gcPlugins(ctx context.Context, networks []*conflist.Network, s Scope) error {
-	byName := map[string]*conflist.Network{}
-	for _, n := range networks {
-		if knows, err := version.GreaterThanOrEqualTo(n.List.CNIVersion, "1.1.0"); err == nil && knows && !n.List.DisableGC {
-			byName[n.Name] = n
-		}
-	}
-	var errs []error
-	// The order of a map is random, so a network that hangs does not always delay the
-	// same other networks.
-	for name, n := range byName {
-		err := ctx.Err()
-		if err == nil {
-			err = c.gcNetwork(ctx, n, s)
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("GC of the plugins of network %q: %w", name, err))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// gcNetwork runs CNI GC of one network while no other operation uses the network.
-func (c *Configurator) gcNetwork(ctx context.Context, n *conflist.Network, s Scope) error {
-	lockCtx, cancel := context.WithTimeout(ctx, c.gcTimeout)
-	defer cancel()
-	unlock, err := c.store.LockNetwork(lockCtx, n.Name)
-	if err != nil {
-		return fmt.Errorf("running operations did not end in time: %w", err)
-	}
-	defer unlock()
-	records, err := c.store.List()
-	if err != nil {
-		return err // with an incomplete list, plugins would remove live attachments
-	}
-	attached, dirs := slices.Clone(s.Attachments), []string(nil)
-	for _, r := range records {
-		for _, a := range r.Attachments {
-			if a.Network != n.Name {
-				continue
-			}
-			dirs = append(dirs, r.PluginDirs...)
-			attachment := types.GCAttachment{ContainerID: r.Container(), IfName: a.IfName}
-			if !slices.Contains(s.Attachments, attachment) {
-				attached = append(attached, attachment)
-			}
-		}
-	}
-	if s.Name == "" { // Scope.Attachments may lack those of runtimes
-		cached, err := runtimesAttachments(n.Name)
-		if err != nil {
-			return err
-		}
-		attached = append(attached, cached...)
-	}
-	dirs = distinct(append(dirs, s.PluginDirs...))
-	ctx, cancel = context.WithTimeout(ctx, min(c.gcTimeout, c.cfg.Timeout))
-	defer cancel()
-	return c.engineOf(n).GC(ctx, c.pluginDirs(dirs, pluginTypes(n)...), n, attached)
 }

@@ -1,7 +1,9 @@
 package configurator
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -94,11 +96,28 @@ func TestPolicyAfterFailedDEL(t *testing.T) {
 }
 
 // TestLiveWithoutRecord: neither GC with its ID nor Recover changes what the kernel has for an allocation
-// whose record, or the whole state directory, was lost. GC without its ID removes everything.
+// whose record, members of policies, or whole state directory, was lost. GC without its ID removes everything.
 func TestLiveWithoutRecord(t *testing.T) {
-	for name, lose := range map[string]func(dir string) error{
-		"record": func(dir string) error { return os.Remove(filepath.Join(dir, "allocs", "a.json")) },
-		"all":    os.RemoveAll,
+	loseRecord := func(dir string) error { return os.Remove(filepath.Join(dir, "allocs", "a.json")) }
+	loseMembers := func(dir string) error {
+		members, err := filepath.Glob(filepath.Join(dir, "policies", "members", "*.json"))
+		for _, one := range members {
+			err = errors.Join(err, os.Remove(one))
+		}
+		return errors.Join(err, loseRecord(dir))
+	}
+	for name, c := range map[string]struct {
+		lose                     func(dir string) error
+		container, interfaceName string
+		live                     string
+	}{
+		"record":                      {loseRecord, "", "", "a"},
+		"all":                         {os.RemoveAll, "", "", "a"},
+		"members":                     {loseMembers, "", "", "a"},
+		"record, interface":           {loseRecord, "", "lan0", "a"},
+		"all, interface":              {os.RemoveAll, "", "lan0", "a"},
+		"record, container":           {loseRecord, "c", "lan0", "a"},
+		"all, container that is live": {os.RemoveAll, "c", "lan0", "c"},
 	} {
 		for _, main := range []string{"bridge", "ptp"} {
 			t.Run(name+" "+main, func(t *testing.T) {
@@ -109,30 +128,58 @@ func TestLiveWithoutRecord(t *testing.T) {
 					{"type":"policy","capabilities":{"policy":true},"policy":{"presets":["no-metadata"]}}]}`)
 				t.Cleanup(func() { removeBridge(t, "cni0") })
 				a := h.alloc("a")
+				a.ContainerID, a.Interface = c.container, c.interfaceName
 				a.Ports = []portmap.Port{{Value: 8080, To: 80}}
 				a.Policy = &policy.Policy{Presets: []policy.Preset{policy.Isolated}}
 				_, err := h.Setup(t.Context(), a)
 				require.NoError(t, err)
-				require.NoError(t, lose(h.cfg.StateDir))
+				require.NoError(t, c.lose(h.cfg.StateDir))
 				h.Configurator = h.restarted()
-				before := rulesOf(t)
-				report, err := h.GC(t.Context(), []string{"a"})
+				before, held := rulesOf(t), leaseHolders(t, leases)
+				report, err := h.GC(t.Context(), []string{c.live})
 				require.NoError(t, err)
 				require.Empty(t, report.Removed)
 				require.Equal(t, before, rulesOf(t))
+				require.Equal(t, held, leaseHolders(t, leases))
 				_, err = h.Recover(t.Context())
 				require.NoError(t, err)
 				require.Equal(t, before, rulesOf(t))
 
+				owner := cmp.Or(c.container, "a")
 				report, err = h.GC(t.Context(), nil)
 				require.NoError(t, err)
-				require.Equal(t, []string{"a"}, report.Removed)
-				requireNothingOwned(t, "a")
+				require.Equal(t, []string{owner}, report.Removed)
+				requireNothingOwned(t, owner)
 				require.NotContains(t, rulesOf(t), "chain policy_")
 				require.Empty(t, leaseHolders(t, leases))
 			})
 		}
 	}
+}
+
+// TestLiveWithoutRecordOfAnotherNetwork: GC keeps a live allocation without a record also in a network that it
+// does not search, but of which it runs the plugins because of another allocation.
+func TestLiveWithoutRecordOfAnotherNetwork(t *testing.T) {
+	h, leases := nativeHost(t, "1.0.0")
+	h.file("other.conflist", `{"cniVersion":"1.1.0","name":"other","plugins":[
+		{"type":"ptp","ipMasq":true,"ipam":{"type":"host-local","dataDir":"`+leases+`","subnet":"10.78.0.0/24"}}]}`)
+	for _, id := range []string{"a", "b"} {
+		a := h.alloc(id)
+		a.Networks = []string{"other"}
+		_, err := h.Setup(t.Context(), a)
+		require.NoError(t, err)
+	}
+	require.NoError(t, os.Remove(filepath.Join(h.cfg.StateDir, "allocs", "a.json")))
+	h.Configurator = h.restarted()
+	before, held := rulesOf(t), leaseHolders(t, leases)
+	_, err := h.GC(t.Context(), []string{"a", "b"})
+	require.NoError(t, err)
+	require.Equal(t, before, rulesOf(t))
+	require.Equal(t, held, leaseHolders(t, leases))
+	_, err = h.GC(t.Context(), nil)
+	require.NoError(t, err)
+	require.NoError(t, h.Teardown(t.Context(), Allocation{ID: "a", Networks: []string{"other"}}))
+	require.Empty(t, leaseHolders(t, leases))
 }
 
 // rulesOf returns the ruleset of nftables without what packets change.

@@ -20,6 +20,9 @@ import (
 // After a reboot, Recover also reclaims the leases of earlier boots, in the embedded network
 // and in those whose configuration has reclaimOnBoot.
 //
+// Recover leaves alone what belongs to allocations that have lost their record, because it
+// cannot know whether they are live. GC removes them.
+//
 // Recover joins the errors of the teardowns. An allocation with an error keeps its record.
 // Recover returns the report with an error, too.
 func (c *Configurator) Recover(ctx context.Context) (*RecoverReport, error) {

@@ -1,9 +1,11 @@
 package configurator
 
 import (
+	"cmp"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
@@ -45,6 +47,18 @@ func (c *Configurator) takers() map[string]string {
 		note(id)
 	}
 	return taker
+}
+
+// allocationsOfOwners returns a function from the ID that objects name as their owner to that of the
+// allocation: another one if it has taken a slot.
+func (c *Configurator) allocationsOfOwners() func(owner string) string {
+	takers := sync.OnceValue(c.takers)
+	return func(owner string) string {
+		if strings.HasPrefix(owner, slotPrefix) {
+			return cmp.Or(takers()[owner], owner)
+		}
+		return owner
+	}
 }
 
 // slotIn returns the slot of this state directory whose links lead into the network namespace

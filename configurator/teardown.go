@@ -47,6 +47,11 @@ import (
 // uses the configuration of its time. If the context has ended before the call, Teardown
 // changes nothing. If it ends during the call, the removal of leftovers may take another 3
 // seconds.
+//
+// Runtimes repeat calls, so a Teardown without a record succeeds without a search if the
+// same Teardown has succeeded within the last minute, and no Setup of the ID has run since
+// in this Configurator. It does not find what another process has set up meanwhile if the
+// record of that was lost; GC does.
 func (c *Configurator) Teardown(ctx context.Context, a Allocation) error {
 	return c.operation(ctx, "teardown", a.ID, func(ctx context.Context) error { return c.lockAndTeardown(ctx, a) })
 }

@@ -129,7 +129,7 @@ esac
 	}{
 		"readable":    {readable, ""},
 		"unreadable":  {unreadable, "teardown web --netns PATH\n"},
-		"torn down":   {w.run("inspect", "nobody", "--json"), ""},
+		"torn down":   {w.run("inspect", "none", "--json"), ""},
 		"busy daemon": {outcome{code: exitFailure, errOut: `{"error":"too many requests","kind":"busy"}`}, ""},
 		"no program":  {outcome{code: 127, errOut: "allocnet: not found"}, ""},
 	} {

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/state/policystate"
@@ -151,7 +152,7 @@ func sweep(ctx context.Context, host *sdk.Host, gone ...string) error {
 		return err
 	}
 	defer s.Unlock()
-	if err := leaveStale(s); err != nil {
+	if err := leaveStale(host, s); err != nil {
 		return err
 	}
 	unused, err := s.Unused()
@@ -196,8 +197,9 @@ func removeUnused(ctx context.Context, host *sdk.Host, s *policystate.Session, u
 	return nil
 }
 
-// leaveStale removes users whose process has died between two steps.
-func leaveStale(s *policystate.Session) error {
+// leaveStale removes users whose process has died between two steps. A user without a file of its member
+// whose link exists has lost it, and is still subject to the policy.
+func leaveStale(host *sdk.Host, s *policystate.Session) error {
 	ids, err := s.Policies()
 	if err != nil {
 		return err
@@ -212,10 +214,18 @@ func leaveStale(s *policystate.Session) error {
 			if err != nil {
 				return err
 			}
-			if m == nil || m.Policy != id && m.Former != id {
-				if _, err := s.Leave(id, key); err != nil {
+			stale := m == nil || m.Policy != id && m.Former != id
+			if m == nil {
+				_, err := host.Kernel.Port(key)
+				if stale = rtnl.IsNotFound(err); err != nil && !stale {
 					return err
 				}
+			}
+			if !stale {
+				continue
+			}
+			if _, err := s.Leave(id, key); err != nil {
+				return err
 			}
 		}
 	}
