@@ -43,6 +43,7 @@ const processes = "processes with Configurators of their own"
 var withoutPools = map[string]string{
 	"TestContract":                   "uses pools itself",
 	"TestNothingIsMissingInContract": "sets nothing up",
+	"TestNoUntrackedTCP":             "as TestPolicyOfNetworks",
 	"TestNoHostWithoutEntry":         "as TestPolicyOfNetworks",
 	"TestPolicyAfterDamage":          "Configurators of its own",
 	"TestConnectionsOfDamageEnd":     "as TestPolicyAfterDamage",

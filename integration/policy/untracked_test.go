@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/configurator"
@@ -19,6 +21,10 @@ type untracked struct {
 	protocol byte
 	build    func(from, to netip.Addr, token []byte) []byte
 }
+
+// tcpFlags are flags of TCP packets. Connection tracking begins a connection with the first two, and cannot
+// classify the others.
+var tcpFlags = map[string]byte{"SYN": 0x02, "ACK": 0x10, "SYN and ACK": 0x12, "RST": 0x04, "FIN and ACK": 0x11, "no flags": 0, "FIN, PSH and URG": 0x29}
 
 // invalidPackets returns packets of a family that connection tracking cannot classify.
 func invalidPackets(ipv6 bool) (list []untracked) {
@@ -35,7 +41,10 @@ func invalidPackets(ipv6 bool) (list []untracked) {
 			return icmpPacket(from, to, kind, token)
 		}})
 	}
-	for name, flags := range map[string]byte{"SYN and ACK": 0x12, "RST": 0x04, "no flags": 0, "FIN, PSH and URG": 0x29} {
+	for name, flags := range tcpFlags {
+		if name == "SYN" || name == "ACK" {
+			continue
+		}
 		list = append(list, untracked{"TCP with " + name, unix.IPPROTO_TCP, func(from, to netip.Addr, token []byte) []byte {
 			return tcpPacket(from, to, flags, token)
 		}})
@@ -120,4 +129,39 @@ func TestInvalidPacketsStay(t *testing.T) {
 			h.TearDown(free, bound)
 		})
 	}
+}
+
+// TestNoUntrackedTCP: TCP packets other than the first of a connection do not reach an allocation with a policy
+// that allows all connections.
+func TestNoUntrackedTCP(t *testing.T) {
+	testhost.EachElsewhere(t, []string{"bridge", "ptp"}, func(t *testing.T, main string) {
+		h := newHost(t, configurator.EngineNative)
+		h.connectOutside()
+		h.Network("net", policed(main, testbed.Dual)...)
+		free, bound := h.Alloc("free"), h.Alloc("bound")
+		bound.Policy = mustPolicy(t, `{"presets":["no-metadata"]}`)
+		from, to := h.SetUp(free), h.SetUp(bound)
+		at := sniffer(t, bound.Netns)
+		for i, pair := range [][2]string{{from.Address, to.Address}, {from.AddressIPv6, to.AddressIPv6}} {
+			target := netip.MustParseAddr(pair[1])
+			for _, sender := range []struct {
+				netns   string
+				address netip.Addr
+			}{
+				{free.Netns, netip.MustParseAddr(pair[0])},
+				{h.Outside.Path(), []netip.Addr{testhost.Outside4.Addr(), testhost.Outside6.Addr()}[i]},
+				{"", []netip.Addr{testhost.Host4.Addr(), testhost.Host6.Addr()}[i]},
+			} {
+				for name, flags := range tcpFlags {
+					require.NoError(t, netlink.ConntrackTableFlush(netlink.ConntrackTable)) // all packets have the same ports
+					token := rand.Text()
+					requirePacket(t, name == "SYN", fmt.Sprintf("%s from %s to %s", name, sender.address, target), token, at, func() {
+						sendPackets(t, sender.netns, target, packet(sender.address, target, unix.IPPROTO_TCP,
+							tcpPacket(sender.address, target, flags, []byte(token))))
+					})
+				}
+			}
+		}
+		h.TearDown(free, bound)
+	})
 }

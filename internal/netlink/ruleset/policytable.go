@@ -222,13 +222,14 @@ func (t *table) icmp() []byte {
 }
 
 // ended drops TCP packets of allocations with a policy that are not the first of a connection, and belong to no
-// tracked one. The kernel would track the connection anew in the direction of such a packet
+// tracked one. From those with ACK, the kernel would track the connection anew in the direction of such a packet
 // (nf_conntrack_tcp_loose), so that a connection that the policy of one end has ended would go on as soon as
-// the other end sends. By the link, that holds for what is behind the allocation as well.
+// the other end sends. Others, such as RST, are invalid to it. By the link, that holds for what is behind the
+// allocation as well.
 func (t *table) ended(direction int) []rule {
 	const flags, relevant, syn = 13, 0x17, 0x02 // of FIN, SYN, RST and ACK
 	packets := slices.Concat(
-		[]expr.Any{&expr.Ct{Key: expr.CtKeySTATE, Register: 1}}, anyBit(expr.CtStateBitNEW),
+		[]expr.Any{&expr.Ct{Key: expr.CtKeySTATE, Register: 1}}, anyBit(expr.CtStateBitNEW|expr.CtStateBitINVALID),
 		[]expr.Any{protocol(0), equal([]byte{unix.IPPROTO_TCP}),
 			transport(flags, 1, 0), mask([]byte{relevant}, []byte{0}), unequal([]byte{syn})})
 	var rules []rule
