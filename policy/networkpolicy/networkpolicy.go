@@ -362,10 +362,20 @@ func (p *port) translate() (servicePort, error) {
 		return out, strictjson.At("endPort", fmt.Errorf("%d is less than port %d", *p.EndPort, p.Port.number))
 	case p.EndPort != nil:
 		out.Ports = fmt.Sprintf("%d-%d", p.Port.number, *p.EndPort)
+	case p.Port != nil && p.Port.name != "" && !isPortName(p.Port.name):
+		return out, strictjson.At("port", fmt.Errorf("%.64q is neither a number nor the name of a port: names have up to 15 "+
+			"lowercase letters, digits and single hyphens, with a letter, and a hyphen neither first nor last", p.Port.name))
 	case p.Port != nil && p.Port.name != "":
 		out.name = p.Port.name
 	case p.Port != nil:
 		out.Ports = strconv.Itoa(int(p.Port.number))
 	}
 	return out, nil
+}
+
+// isPortName reports whether a container's port can have the name (RFC 6335, section 5.1, in lower case).
+func isPortName(name string) bool {
+	const letters, others = "abcdefghijklmnopqrstuvwxyz", "0123456789-"
+	return len(name) <= 15 && strings.Trim(name, letters+others) == "" && strings.ContainsAny(name, letters) &&
+		!strings.Contains(name, "--") && name[0] != '-' && name[len(name)-1] != '-'
 }
