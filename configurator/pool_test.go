@@ -472,6 +472,29 @@ func TestPoolOfAnotherResolvConf(t *testing.T) {
 	}
 }
 
+// TestPoolNoticesLostLease: a slot whose lease was removed is not handed out. Another container can have its
+// address, and keeps that.
+func TestPoolNoticesLostLease(t *testing.T) {
+	for _, others := range [][]string{nil, {"other"}} {
+		h, leases := pooledHost(t, 1)
+		addr := h.pools[0].slots[0].request.Attachments[0].Result.IPs[0].Address.IP.String()
+		require.NoError(t, os.Remove(filepath.Join(leases, addr)))
+		for _, other := range others {
+			require.NoError(t, os.WriteFile(filepath.Join(leases, addr), []byte(other+"\r\neth0"), 0o600))
+		}
+		a := Allocation{ID: "a", OwnNetns: true, Wait: true}
+		s, err := h.Setup(t.Context(), a)
+		require.NoError(t, err)
+		require.NoError(t, h.Check(t.Context(), a))
+		require.NotEqual(t, addr, s.Address)
+		require.Equal(t, uint64(1), h.Pools()[0].Discarded)
+		require.NoError(t, h.Teardown(t.Context(), a))
+		require.NoError(t, h.ClosePools())
+		require.Equal(t, others, leaseHolders(t, leases))
+		require.NoError(t, h.Close())
+	}
+}
+
 // TestPutBackAfterClose: a slot that a Setup returns after the pools were closed is removed.
 func TestPutBackAfterClose(t *testing.T) {
 	h, leases := pooledHost(t, 1)

@@ -140,9 +140,20 @@ func (p *hostLocal) Check(ctx context.Context, c *sdk.CmdArgs) error {
 		return err
 	}
 	addrs, err := p.addressesOf(previous)
-	if err != nil {
+	if err == nil {
+		err = p.requireLeases(c, addrs)
+	}
+	if err != nil || len(addrs) > 0 {
 		return err
 	}
+	if addrs, err = p.leases.Lookup(ctx, owner(c)); err == nil && len(addrs) == 0 {
+		err = fmt.Errorf("container %q has no address of network %q", c.ContainerID, p.Name)
+	}
+	return err
+}
+
+// requireLeases returns an error if an address is not leased to the container.
+func (p *hostLocal) requireLeases(c *sdk.CmdArgs, addrs []netip.Addr) error {
 	for _, addr := range addrs {
 		ok, err := p.leases.Holds(owner(c), addr)
 		if err != nil {
@@ -152,13 +163,7 @@ func (p *hostLocal) Check(ctx context.Context, c *sdk.CmdArgs) error {
 			return fmt.Errorf("address %s of network %q is not leased to container %q", addr, p.Name, c.ContainerID)
 		}
 	}
-	if len(addrs) > 0 {
-		return nil
-	}
-	if addrs, err = p.leases.Lookup(ctx, owner(c)); err == nil && len(addrs) == 0 {
-		err = fmt.Errorf("container %q has no address of network %q", c.ContainerID, p.Name)
-	}
-	return err
+	return nil
 }
 
 // Repair implements sdk.Repairer: it leases the addresses of the previous result to the
@@ -262,13 +267,18 @@ func flush(ctx context.Context, c *sdk.CmdArgs, addrs []netip.Addr) error {
 }
 
 // Bind implements sdk.Binder: a slot is not for requests that contain addresses. It returns an
-// error if ADD would now return another DNS.
+// error if a lease of the slot was removed, because another container can have the address,
+// or if ADD would now return another DNS.
 func (p *hostLocal) Bind(ctx context.Context, c *sdk.CmdArgs) error {
-	if p.resolvConf == "" || len(p.DNS) > 0 { // the network's own is preferred
-		return nil
-	}
 	r, err := c.Previous(&p.Common)
 	if err != nil || r == nil {
+		return err
+	}
+	addrs, err := p.addressesOf(r)
+	if err == nil {
+		err = p.requireLeases(c, addrs)
+	}
+	if err != nil || p.resolvConf == "" || len(p.DNS) > 0 { // the network's own DNS is preferred
 		return err
 	}
 	now, err := readResolvConf(ctx, p.resolvConf)
