@@ -21,9 +21,9 @@ import (
 
 // Pool configures the preparation of network namespaces for one network: each has its
 // interface, addresses, routes and rules, but no name and no host ports. All plugins of the
-// network must be native: loopback, bridge or ptp with host-local, firewall, portmap. A
-// prepared namespace is used for one allocation only, whose container ID is then not its ID:
-// see Record.ContainerID.
+// network must be native: loopback, bridge or ptp with host-local, firewall, portmap, routes,
+// policy, and bandwidth without limits of the network. A prepared namespace is used for one
+// allocation only, whose container ID is then not its ID: see Record.ContainerID.
 //
 // A prepared namespace needs an address of the network, three descriptors and some 400 KB of
 // kernel memory. It has a record, but List does not show it. It disappears with the process;
