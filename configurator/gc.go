@@ -133,6 +133,7 @@ func (c *Configurator) gc(ctx context.Context, s Scope) (*GCReport, error) {
 	of, err := c.collectAll(ctx, known, s, report)
 	networks, errs = append(networks, of...), append(errs, err)
 	for _, id := range report.Kept {
+		// If only a lease is left of an allocation without a record, it does not name the interface.
 		for i := range known.lost[id] {
 			s.Attachments = append(s.Attachments, types.GCAttachment{ContainerID: id, IfName: c.cfg.InterfacePrefix + strconv.Itoa(i)})
 		}
@@ -291,8 +292,8 @@ func (c *Configurator) discover(ctx context.Context, s Scope) (ids []string, los
 func ofScope(scope string, r *record.Record) bool { return r.Scope == scope || r.Pool != "" }
 
 // inScope returns the IDs of the recorded allocations of a scope, without the slots of living
-// processes, and the containers of all recorded allocations. A record that cannot be read has the scope "", so that its error is
-// reported.
+// processes, and the containers of all recorded allocations. A record that cannot be read has the
+// scope "", so that its error is reported.
 func (c *Configurator) inScope(scope string) (ids []string, containers map[string]bool, err error) {
 	all, err := c.store.IDs()
 	containers = map[string]bool{}
