@@ -14,10 +14,12 @@ type Requests struct {
 	list []request
 }
 
-// request contains the offset of a message in the buffer, and its name in errors.
+// request contains the offset of a message in the buffer, its name in errors, and whether it has lost
+// NLM_F_ACK: see quieten.
 type request struct {
 	start int
 	label string
+	quiet bool
 }
 
 var spare = sync.Pool{New: func() any { return new(Requests) }}
@@ -52,7 +54,7 @@ func (r *Requests) Label(i int) string { return r.list[i].label }
 // appended before the next Begin belongs to the request.
 func (r *Requests) Begin(label string, kind, flags uint16) {
 	r.finish()
-	r.list = append(r.list, request{len(r.data), label})
+	r.list = append(r.list, request{start: len(r.data), label: label})
 	var header [unix.SizeofNlMsghdr]byte // without length and sequence number
 	binary.NativeEndian.PutUint16(header[4:], kind)
 	binary.NativeEndian.PutUint16(header[6:], unix.NLM_F_REQUEST|flags)
@@ -189,4 +191,24 @@ func (r *Requests) kind(i int) uint16 { return binary.NativeEndian.Uint16(r.data
 // set adds flags to a request.
 func (r *Requests) set(i int, flags uint16) {
 	binary.NativeEndian.PutUint16(r.data[r.list[i].start+6:], r.flags(i)|flags)
+}
+
+// quieten removes NLM_F_ACK from the requests with indexes in [from, to) that have no other answer. unquieten
+// adds it again.
+func (r *Requests) quieten(from, to int) {
+	for i := from; i < to; i++ {
+		if flags := r.flags(i); flags&(unix.NLM_F_ACK|unix.NLM_F_ECHO) == unix.NLM_F_ACK {
+			binary.NativeEndian.PutUint16(r.data[r.list[i].start+6:], flags&^unix.NLM_F_ACK)
+			r.list[i].quiet = true
+		}
+	}
+}
+
+func (r *Requests) unquieten(from, to int) {
+	for i := from; i < to; i++ {
+		if r.list[i].quiet {
+			r.set(i, unix.NLM_F_ACK)
+			r.list[i].quiet = false
+		}
+	}
 }

@@ -76,10 +76,12 @@ const (
 
 // Exchange makes all requests in order; a request that fails does not stop the later
 // ones. It calls each with every answer and the index of its request; err is set if the
-// kernel refused the request. A request with NLM_F_ACK is answered by an
-// acknowledgement, which has no payload; with NLM_F_ECHO as well, the requested message
-// precedes it. Any other request has one answer. The payload is valid only during the
-// call.
+// kernel refused the request. A request with NLM_F_ACK has an answer without payload; with
+// NLM_F_ECHO as well, the requested message precedes it. Any other request has one answer.
+// The payload is valid only during the call.
+//
+// The kernel answers in order, and reports errors without NLM_F_ACK, too. So Exchange asks for
+// few acknowledgements: the next answer shows that a request was carried out.
 //
 // If the context ends, the remaining requests are not sent. Requests that were sent are
 // processed, and their answers are passed to each.
@@ -111,14 +113,19 @@ func (s *Socket) Exchange(ctx context.Context, r *Requests, each func(i int, pay
 }
 
 func (s *Socket) exchange(r *Requests, from, to int, each func(i int, payload []byte, err error)) error {
+	r.quieten(from, to-1)
+	defer r.unquieten(from, to-1)
 	if err := s.send(r, from, to); err != nil {
 		return err
 	}
-	left := to - from
+	next := from // the first request that has not been answered
 	return s.receive(context.Background(), r, from, to, func(i int, h header, payload []byte) (done bool) {
+		for ; next < i; next++ {
+			each(next, nil, nil)
+		}
 		switch {
 		case h.kind == unix.NLMSG_ERROR:
-			left--
+			next++
 			if errno := errnoOf(payload); errno != 0 {
 				each(i, nil, &Error{r.Label(i), errno})
 			} else {
@@ -126,11 +133,11 @@ func (s *Socket) exchange(r *Requests, from, to int, each func(i int, payload []
 			}
 		default:
 			if r.flags(i)&unix.NLM_F_ACK == 0 { // otherwise an acknowledgement follows
-				left--
+				next++
 			}
 			each(i, payload, nil)
 		}
-		return left == 0
+		return next == to
 	})
 }
 

@@ -81,23 +81,31 @@ func TestExchange(t *testing.T) {
 	s := opened(t, unix.NETLINK_ROUTE)
 	addBridges(t, s, numbered(200)...) // more than go into one system call
 	var r Requests
-	link(&r, "first", unix.RTM_GETLINK, 0, "naaa", 0)
-	link(&r, "missing", unix.RTM_GETLINK, 0, "none", 0)
-	link(&r, "echo", unix.RTM_SETLINK, unix.NLM_F_ACK, "naab", 0)
-	link(&r, "last", unix.RTM_GETLINK, 0, "naac", 0)
-	for range 2 { // requests can be made again
-		var answered []int
-		require.NoError(t, s.Exchange(t.Context(), &r, func(i int, payload []byte, err error) {
-			answered = append(answered, i)
-			if i == 1 {
-				require.ErrorIs(t, err, unix.ENODEV)
-				require.EqualError(t, err, "missing: no such device")
-				return
-			}
-			require.NoError(t, err)
-			require.Equal(t, i == 2, payload == nil)
-		}))
-		require.Equal(t, []int{0, 1, 2, 3}, answered)
+	const get, set = unix.RTM_GETLINK, unix.RTM_SETLINK
+	for _, last := range []string{"naac", "none"} {
+		r.Reset()
+		requests := []struct {
+			kind uint16
+			name string
+		}{{get, "naaa"}, {get, "none"}, {set, "naab"}, {set, "none"}, {set, "naab"}, {set, "naab"}, {get, "naac"}, {set, "naab"}, {set, last}}
+		for _, one := range requests {
+			link(&r, "for "+one.name, one.kind, map[uint16]uint16{set: unix.NLM_F_ACK}[one.kind], one.name, 0)
+		}
+		for range 2 { // requests can be made again
+			answered := 0
+			require.NoError(t, s.Exchange(t.Context(), &r, func(i int, payload []byte, err error) {
+				require.Equal(t, answered, i)
+				answered++
+				if requests[i].name == "none" {
+					require.ErrorIs(t, err, unix.ENODEV)
+					require.EqualError(t, err, "for none: no such device")
+					return
+				}
+				require.NoError(t, err)
+				require.Equal(t, requests[i].kind == set, payload == nil)
+			}))
+			require.Equal(t, len(requests), answered)
+		}
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
