@@ -130,20 +130,22 @@ func (t *table) failClosed() []chain {
 // which an older version may have made. Later calls make rules again of which some are missing: see
 // Repair.
 func (r *Ruleset) Guard(ctx context.Context, families ...Family) error {
-	for _, f := range families {
-		if err := r.guard(ctx, f); err != nil {
-			return fmt.Errorf("guard the host: %w", err)
-		}
+	state, err := sock.Generation(ctx, r.socket)
+	for i := 0; err == nil && i < len(families); i++ {
+		err = r.guard(ctx, families[i], state)
+	}
+	if err != nil {
+		return fmt.Errorf("guard the host: %w", err)
 	}
 	return nil
 }
 
-func (r *Ruleset) guard(ctx context.Context, f Family) error {
+// guard does so for a family, in a state of nf_tables that a transaction may have changed since.
+func (r *Ruleset) guard(ctx context.Context, f Family, state uint32) error {
 	t := guards[f].table
 	if r.guarded[f].Load() {
-		state, err := sock.Generation(ctx, r.socket)
-		if err != nil || r.intact.has(t.label, state) {
-			return err
+		if r.intact.has(t.label, state) {
+			return nil
 		}
 		if found, _, err := r.has(ctx, t); err != nil {
 			return err
