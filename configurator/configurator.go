@@ -90,7 +90,8 @@ func New(cfg Config) (*Configurator, error) {
 		return nil, err
 	}
 	policies := policystate.New(filepath.Join(cfg.StateDir, "policies"))
-	plugins := native.New(cfg.Logger, state.Instance).LongLived(!cfg.OneShot).WithPolicies(policies)
+	plugins := native.New(cfg.Logger, state.Instance).LongLived(!cfg.OneShot).WithPolicies(policies).
+		RecordRulesIn(filepath.Join(cfg.StateDir, "forwarding"))
 	c := &Configurator{
 		cfg:        cfg,
 		confs:      confs,

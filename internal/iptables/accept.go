@@ -39,9 +39,10 @@ func newAcceptRule(iptables, ip6tables string) *AcceptRule {
 }
 
 // CacheIn sets a directory in which processes record complete rules, so that later
-// processes recognise them. The directory is made when needed. Without it, a process
-// that lives for one operation would run iptables four times, which takes longer than
-// everything else in the operation. Call CacheIn before the first use.
+// processes, and CHECKs of this one, recognise them. The directory is made when needed.
+// Without it, a process that lives for one operation would run iptables four times, which
+// takes longer than everything else in the operation, and so would each Check. Call CacheIn
+// before the first use.
 //
 // Only rules of an iptables on nf_tables are recognised: the kernel shows too little of
 // those of the legacy variant.
@@ -107,9 +108,10 @@ func (f *family) isKnown(adminChains []string) bool {
 	return f.cache.any(adminChains, func(e *entry) bool { _, is := e.snapshot.(nftSnapshot); return is })
 }
 
-// Check lists the rules with iptables. It returns ErrMissing, with the names of what is
-// missing; the position of the jump among other programs' rules does not matter. In a
-// context of CheckOnce it runs iptables only until it has found everything.
+// Check returns ErrMissing, with the names of what is missing; the position of the jump among
+// other programs' rules does not matter. It compares the kernel's rules with those that CacheIn
+// has recorded as complete, and lists them with iptables if it does not recognise them. In a
+// context of CheckOnce it does so only until it has found everything.
 func (r *AcceptRule) Check(ctx context.Context, families []Family, adminChains ...string) error {
 	if err := checkNames(adminChains); err != nil {
 		return err
@@ -118,21 +120,32 @@ func (r *AcceptRule) Check(ctx context.Context, families []Family, adminChains .
 		if f.cache.any(adminChains, func(e *entry) bool { return e.checkedIn(ctx) }) {
 			return nil
 		}
-		t, err := f.find(ctx)
-		if t == nil || err != nil {
-			return f.wrap("check", err)
+		began := time.Now()
+		if r.recognise(f, adminChains) == nil {
+			if found, err := f.check(ctx, adminChains); !found || err != nil {
+				return err
+			}
 		}
-		listed := time.Now()
-		now, err := t.list(ctx, nil)
-		if err != nil {
-			return f.wrap("check", err)
-		}
-		if missing := now.missing(adminChains); len(missing) > 0 {
-			return fmt.Errorf("%w: %s: %v", ErrMissing, f.command, missing)
-		}
-		f.cache.of(adminChains).listed = listed
+		f.cache.of(adminChains).found = began
 		return nil
 	})
+}
+
+// check lists the rules with iptables. It reports whether it has found them all; without iptables it
+// finds none, which is no error if none are needed.
+func (f *family) check(ctx context.Context, admins []string) (found bool, err error) {
+	t, err := f.find(ctx)
+	if t == nil || err != nil {
+		return false, f.wrap("check", err)
+	}
+	now, err := t.list(ctx, nil)
+	if err != nil {
+		return false, f.wrap("check", err)
+	}
+	if missing := now.missing(admins); len(missing) > 0 {
+		return false, fmt.Errorf("%w: %s: %v", ErrMissing, f.command, missing)
+	}
+	return true, nil
 }
 
 // wrap adds the action and the program to an error.
@@ -199,7 +212,7 @@ func (r *AcceptRule) repair(ctx context.Context, f *family, admins []string) err
 				return nil
 			}
 			e := f.cache.of(admins)
-			e.snapshot, e.listed = s, listed
+			e.snapshot, e.found = s, listed
 			r.dir.add(f, admins, s)
 			return nil
 		}

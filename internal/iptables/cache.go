@@ -30,9 +30,9 @@ type entry struct {
 	// snapshot is what the kernel showed when the rules were exactly as Ensure
 	// makes them; nil if that is not known.
 	snapshot snapshot
-	// listed is the time at which iptables last listed the rules completely; zero
-	// if it never did.
-	listed time.Time
+	// found is the time before which the rules were last found complete; zero if they
+	// never were.
+	found time.Time
 }
 
 const (
@@ -78,8 +78,8 @@ func (e *entry) unchanged() bool {
 type checkKey struct{}
 
 // CheckOnce returns a context for the checks of many allocations in a row. In this
-// context, Check does not list rules again that it has found complete since the context
-// was made. It lists missing rules again, so it sees repairs made in the meantime.
+// context, Check does not look again for rules that it has found complete since the context
+// was made. It looks for missing rules again, so it sees repairs made in the meantime.
 func CheckOnce(ctx context.Context) context.Context {
 	return context.WithValue(ctx, checkKey{}, time.Now())
 }
@@ -87,7 +87,7 @@ func CheckOnce(ctx context.Context) context.Context {
 // checkedIn reports whether Check may use the entry in a context.
 func (e *entry) checkedIn(ctx context.Context) bool {
 	began, once := ctx.Value(checkKey{}).(time.Time)
-	return once && !e.listed.Before(began)
+	return once && !e.found.Before(began)
 }
 
 // cacheDir is a directory that records complete rules for later processes. It contains

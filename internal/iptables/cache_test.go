@@ -49,7 +49,11 @@ func TestRuleIsRecognised(t *testing.T) {
 	runs, dir := h.counted(t), filepath.Join(t.TempDir(), "made", "when needed")
 	h.ensure(h.later(dir), "CNI-ADMIN")
 	before := runs()
-	h.ensure(h.later(dir), "CNI-ADMIN")
+	later := h.later(dir)
+	h.ensure(later, "CNI-ADMIN")
+	for _, o := range []*AcceptRule{later, h.later(dir)} {
+		require.NoError(t, o.Check(t.Context(), both, "CNI-ADMIN"))
+	}
 	require.Equal(t, before, runs())
 	h.ensure(h.later(dir), "CNI-ADMIN", "MINE")
 	require.Greater(t, runs(), before, "nobody has looked for that chain")
@@ -87,6 +91,11 @@ func TestDamageIsNotRecognised(t *testing.T) {
 			require.NotNil(t, later.recognise(later.families[IPv4], []string{"CNI-ADMIN"}))
 			for _, command := range damage.commands {
 				h.each(command)
+			}
+			if damage.missing == "" {
+				require.NoError(t, later.Check(t.Context(), both, "CNI-ADMIN"))
+			} else {
+				require.ErrorContains(t, later.Check(t.Context(), both, "CNI-ADMIN"), damage.missing)
 			}
 			h.ensure(h.later(dir), "CNI-ADMIN")
 			h.rules(complete)

@@ -36,6 +36,7 @@ type Engine struct {
 	longLived bool
 	boot      func() (string, error)
 	policies  *policystate.Store
+	rulesSeen string // a directory: see RecordRulesIn
 	mu        sync.Mutex
 	host      *sdk.Host
 	hold      *sdk.GuardHold  // nil unless the engine is long-lived
@@ -79,6 +80,14 @@ func (e *Engine) WithPolicies(store *policystate.Store) *Engine {
 	return e
 }
 
+// RecordRulesIn sets the directory in which the engine records complete rules of iptables, so that it, and
+// later processes, recognise them without running iptables; and returns the engine. The default is none.
+// Call it before the first operation.
+func (e *Engine) RecordRulesIn(dir string) *Engine {
+	e.rulesSeen = dir
+	return e
+}
+
 // NewForBinaries returns an engine that runs all plugins as binaries.
 func NewForBinaries(log hclog.Logger, instance string) *Engine {
 	return &Engine{log: log, instance: instance}
@@ -102,6 +111,7 @@ func (e *Engine) open() (*sdk.Host, error) {
 	if e.longLived && e.hold == nil {
 		e.share()
 	}
+	host.Accept.CacheIn(e.rulesSeen)
 	host.Cache, host.Hold, host.Policies = &sdk.TTLCache{}, e.hold, e.policies
 	if e.boot != nil {
 		host.Boot = e.boot

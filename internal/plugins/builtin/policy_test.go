@@ -239,7 +239,7 @@ func TestPolicyOfPresentSelection(t *testing.T) {
 // policyTables returns the lines of the tables of policies.
 func policyTables(t *testing.T) string {
 	t.Helper()
-	return sorted(output(t, "nft", "list", "table", "ip", names.PolicyTable) + output(t, "nft", "list", "table", "ip6", names.PolicyTable))
+	return sorted(output(t, "nft", "--stateless", "list", "table", "ip", names.PolicyTable) + output(t, "nft", "--stateless", "list", "table", "ip6", names.PolicyTable))
 }
 
 // files returns the paths of the files below a directory.
