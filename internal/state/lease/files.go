@@ -125,11 +125,20 @@ func (s *Store) remove(addr netip.Addr, owner Owner) (bool, error) {
 	if holder, ok, err := s.holder(addr); err != nil || !ok || holder != owner {
 		return false, err
 	}
-	if err := unix.Unlink(s.path(addr)); err != nil {
-		return false, fmt.Errorf("remove lease of %s: %w", addr, err)
+	if err := s.unlink(addr); err != nil {
+		return false, err
+	}
+	return true, nil
+}
+
+// unlink removes the file of a lease.
+func (s *Store) unlink(addr netip.Addr) error {
+	path := s.path(addr)
+	if err := unix.Unlink(path); err != nil {
+		return fmt.Errorf("remove lease of %s: %w", addr, statedir.Unwritable(path, err))
 	}
 	s.did("remove lease")
-	return true, nil
+	return nil
 }
 
 // vacant reports whether an address is free: there is no lease file, or an empty one,

@@ -33,3 +33,18 @@ func TestFullFileSystem(t *testing.T) {
 		})
 	}
 }
+
+// TestReadOnlyFileSystem: the error of a lease that cannot be removed names the file.
+func TestReadOnlyFileSystem(t *testing.T) {
+	dir := smallfs.Mount(t, 10)
+	s, err := Open(dir, network)
+	require.NoError(t, err)
+	owner := Owner{ID: "a", IfName: "eth0"}
+	_, err = s.Reserve(t.Context(), owner, []Request{{Set: ranges("10.0.0.2-10.0.0.9")}})
+	require.NoError(t, err)
+	smallfs.MakeReadOnly(t, dir)
+	err = s.Release(t.Context(), owner)
+	require.ErrorIs(t, err, unix.EROFS)
+	require.ErrorIs(t, err, allocnet.ErrStateDir)
+	require.ErrorContains(t, err, filepath.Join(s.dir, "10.0.0.2"))
+}

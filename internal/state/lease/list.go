@@ -8,8 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-
-	"golang.org/x/sys/unix"
 )
 
 // Lease is one lease of a network.
@@ -117,10 +115,9 @@ func (x *index) removeListed(l Lease) (bool, error) {
 	if err != nil || !ok || owner != l.Owner && owner != (Owner{}) {
 		return false, err
 	}
-	if err := unix.Unlink(x.path(l.Addr)); err != nil {
-		return false, fmt.Errorf("remove lease of %s: %w", l.Addr, err)
+	if err := x.unlink(l.Addr); err != nil {
+		return false, err
 	}
-	x.did("remove lease")
 	if addrs := x.addrs(l.Owner); slices.Contains(addrs, l.Addr) {
 		x.set(l.Owner, slices.DeleteFunc(addrs, func(a netip.Addr) bool { return a == l.Addr }))
 	}

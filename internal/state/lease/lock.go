@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/flock"
+	"github.com/allocnet/allocnet/internal/state/statedir"
 )
 
 // queues limits polling for the lock of a directory to one goroutine of this process.
@@ -51,7 +52,7 @@ func (s *Store) flock(ctx context.Context, flags int) (int, error) {
 		file := s.dir + "/lock"
 		fd, err := openFile(file, unix.O_RDONLY|flags)
 		if err != nil {
-			return -1, &fs.PathError{Op: "open", Path: file, Err: err}
+			return -1, statedir.Unwritable(file, &fs.PathError{Op: "open", Path: file, Err: err})
 		}
 		if err := flock.Wait(ctx, fd, unix.LOCK_EX); err != nil {
 			unix.Close(fd)

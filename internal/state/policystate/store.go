@@ -131,12 +131,12 @@ func (s *Store) openLock() (int, error) {
 	fd, err := open()
 	if errors.Is(err, unix.ENOENT) {
 		if err := os.MkdirAll(s.dir, 0o700); err != nil {
-			return -1, err
+			return -1, statedir.Unwritable(s.dir, err)
 		}
 		fd, err = open()
 	}
 	if err != nil {
-		return -1, &fs.PathError{Op: "open", Path: file, Err: err}
+		return -1, changing("open", file, err)
 	}
 	return fd, nil
 }
@@ -194,7 +194,7 @@ func touch(path string) (found bool, err error) {
 		return false, nil
 	}
 	if err != nil {
-		return false, &fs.PathError{Op: "open", Path: path, Err: err}
+		return false, changing("open", path, err)
 	}
 	return true, unix.Close(fd)
 }
@@ -211,7 +211,7 @@ func mark(dir, name string) error {
 			err = os.MkdirAll(filepath.Dir(dir), 0o700)
 		}
 		if err != nil && !errors.Is(err, fs.ErrExist) {
-			return &fs.PathError{Op: "mkdir", Path: dir, Err: err}
+			return changing("mkdir", dir, err)
 		}
 	}
 	return fmt.Errorf("make %s: its directory is removed again and again", filepath.Join(dir, name))
@@ -228,9 +228,14 @@ func unmark(dir, name string) error {
 // rmdir removes a directory if it is empty.
 func rmdir(dir string) error {
 	if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.ENOENT) {
-		return &fs.PathError{Op: "rmdir", Path: dir, Err: err}
+		return changing("rmdir", dir, err)
 	}
 	return nil
+}
+
+// changing returns the error of a call that changes a file.
+func changing(op, path string, err error) error {
+	return statedir.Unwritable(path, &fs.PathError{Op: op, Path: path, Err: err})
 }
 
 // removeFile removes what write makes, also if it did not end.
@@ -243,7 +248,7 @@ func removeFile(path string) error {
 
 func remove(path string) error {
 	if err := unix.Unlink(path); err != nil && !errors.Is(err, unix.ENOENT) {
-		return &fs.PathError{Op: "remove", Path: path, Err: err}
+		return changing("remove", path, err)
 	}
 	return nil
 }

@@ -26,3 +26,9 @@ func Mount(t testing.TB, pages int) (dir string) {
 	t.Cleanup(func() { require.NoError(t, unix.Unmount(dir, unix.MNT_DETACH)) })
 	return dir
 }
+
+// MakeReadOnly makes the file system of Mount read-only.
+func MakeReadOnly(t testing.TB, dir string) {
+	t.Helper()
+	require.NoError(t, unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+}
