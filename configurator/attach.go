@@ -129,6 +129,9 @@ func (c *Configurator) detach(ctx context.Context, p *plan.Plan, interfaceName, 
 
 // planAttachment returns the plan of a new attachment alone.
 func (c *Configurator) planAttachment(p *plan.Plan, n *conflist.Network, name string) (*plan.Plan, error) {
+	if err := names.ValidateNewInterface(name); err != nil {
+		return nil, fmt.Errorf("%w: interface: %w", ErrInvalidAllocation, err)
+	}
 	if err := p.RequireNative(); err != nil {
 		return nil, err
 	}
@@ -144,9 +147,6 @@ func (c *Configurator) planAttachment(p *plan.Plan, n *conflist.Network, name st
 	n, err := n.WithoutCapabilities(plan.OneInterface...)
 	if err != nil {
 		return nil, err
-	}
-	if err := names.ValidateNewInterface(name); err != nil {
-		return nil, fmt.Errorf("%w: interface: %w", ErrInvalidAllocation, err)
 	}
 	if p.InterfaceAt(name) >= 0 {
 		return nil, fmt.Errorf("%w: it has an interface %q already", ErrInUse, name)

@@ -91,11 +91,15 @@ func TestAttachRefused(t *testing.T) {
 		"interface taken":     {"a", "more", AttachOptions{Interface: "eth0"}, ErrInUse},
 		"foreign interface":   {"a", "more", AttachOptions{Interface: "foreign0"}, ErrInUse},
 		"pattern":             {"a", "more", AttachOptions{Interface: "a%d"}, ErrInvalidAllocation},
+		"invalid, attached":   {"a", "net", AttachOptions{Interface: "abcdefghijklmnop"}, ErrInvalidAllocation},
 		"invalid interface":   {"a", "more", AttachOptions{Interface: "a/b"}, ErrInvalidAllocation},
 		"other revision":      {"a", "more", AttachOptions{Revision: "0-0"}, ErrRevision},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := h.Attach(t.Context(), c.id, c.network, c.options)
+			if c.options.Interface != "" {
+				require.ErrorContains(t, err, "interface")
+			}
 			require.ErrorIs(t, err, c.want)
 			require.Equal(t, before, h.tree(h.cfg.StateDir))
 		})

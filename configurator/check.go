@@ -19,8 +19,9 @@ import (
 // of every plugin, and uses only the ID of the allocation. It changes nothing, unless
 // Config.RepairOnCheck is set.
 //
-// Check returns ErrNotFound if the allocation is not set up; ErrUnhealthy, with the findings
-// of the plugins, if the network differs or an Update, Attach or Detach was interrupted; and ErrNotChecked if CHECK could not be completed,
+// Check returns ErrNotFound if the allocation has no record, or its Teardown has returned;
+// ErrUnhealthy, with the findings of the plugins, if the network differs, or a Setup, Teardown,
+// Update, Attach or Detach was interrupted; and ErrNotChecked if CHECK could not be completed,
 // for example because a plugin is missing, hangs or crashes, or because the host has no file
 // descriptors or memory left.
 //

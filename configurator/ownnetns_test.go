@@ -99,6 +99,11 @@ func TestOwnNetns(t *testing.T) {
 		_, err := h.Setup(t.Context(), Allocation{ID: "a", OwnNetns: true, Netns: path})
 		require.ErrorIs(t, err, ErrInvalidAllocation, path)
 	}
+	for _, id := range []string{"../a", "a/b", ""} {
+		_, err := h.Setup(t.Context(), Allocation{ID: id, OwnNetns: true})
+		require.ErrorIs(t, err, ErrInvalidAllocation, id)
+		require.NotContains(t, err.Error(), "/run/own", "the ID is invalid, not the path")
+	}
 	_, err = h.Setup(t.Context(), Allocation{ID: "a", OwnNetns: true, Networks: []string{"nope"}})
 	require.ErrorIs(t, err, ErrUnknownNetwork)
 	h.requireNoOwn(foreign)

@@ -106,6 +106,9 @@ func (c *Configurator) setUpNumbered(ctx context.Context, a Allocation) (*Status
 
 // lockForSetup makes the plan of an allocation and locks the allocation.
 func (c *Configurator) lockForSetup(ctx context.Context, a *Allocation) (p *plan.Plan, unlock func(), err error) {
+	if err := plan.ValidateID(a.ID); err != nil { // before it becomes part of a path
+		return nil, nil, err
+	}
 	if err := c.netns.Name(a); err != nil {
 		return nil, nil, err
 	}
