@@ -42,6 +42,20 @@ func (h *testHost) restarted() *Configurator {
 	return newConfigurator(h.t, cfg)
 }
 
+// TestChangedSubnet: a bridge that has the gateway's address of another subnet is a permanent error.
+func TestChangedSubnet(t *testing.T) {
+	h, leases := nativeHost(t, "1.0.0")
+	a := h.alloc("a")
+	_, err := h.Setup(t.Context(), a)
+	require.NoError(t, err)
+	h.file("net.conflist", `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"bridge","bridge":"brtest","isGateway":true,
+		"ipam":{"type":"host-local","dataDir":"`+leases+`","subnet":"10.78.0.0/24"}}]}`)
+	_, err = h.Setup(t.Context(), h.alloc("b"))
+	require.ErrorContains(t, err, `bridge "brtest" already has the address 10.77.0.1/24, which is not the gateway 10.78.0.1/24`)
+	require.Empty(t, h.slept)
+	require.NoError(t, h.Teardown(t.Context(), a))
+}
+
 // TestRollBackLeavesForeignInterfacesAlone: also if the ADD fails before the
 // engine has searched for such interfaces.
 func TestRollBackLeavesForeignInterfacesAlone(t *testing.T) {

@@ -141,8 +141,8 @@ func (b *bridge) resolveConflicts(host *rtnl.Host, link netlink.Link, want *net.
 			continue
 		}
 		if !b.ForceAddress {
-			return fmt.Errorf("bridge %q already has the address %s, which is not the gateway %s of the network; remove it, name another bridge, or set forceAddress",
-				link.Attrs().Name, a.IPNet, want)
+			return types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf("bridge %q already has the address %s, which is not the gateway %s of the network; "+
+				"remove it, name another bridge, or set forceAddress", link.Attrs().Name, a.IPNet, want), "")
 		}
 		if err := host.AddrDel(link, &netlink.Addr{IPNet: a.IPNet}); err != nil {
 			return fmt.Errorf("remove address %s from %q: %w", a.IPNet, link.Attrs().Name, err)
