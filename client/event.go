@@ -62,9 +62,11 @@ type Forced struct {
 }
 
 // Reload reports that the daemon has read its configuration again. If there is an Error, the
-// previous configuration stays active.
+// previous configuration stays active. Restart are the settings that have changed, and need a
+// restart of the daemon; their previous values stay active.
 type Reload struct {
-	Error string `json:"error,omitempty"`
+	Error   string   `json:"error,omitempty"`
+	Restart []string `json:"restart,omitempty"`
 }
 
 // Configuration reports that a different network configuration is active. Primary is the

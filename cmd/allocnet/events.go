@@ -101,6 +101,9 @@ func (a *app) eventText(e *client.Event) string {
 		if d.Error != "" {
 			return a.out.Paint(term.Red, "reload refused") + ": " + d.Error
 		}
+		if len(d.Restart) > 0 {
+			return "reloaded, " + a.out.Paint(term.Yellow, "restart needed") + " to change " + strings.Join(d.Restart, ", ")
+		}
 		return "reloaded"
 	case *client.Configuration:
 		return a.configurationText(d)

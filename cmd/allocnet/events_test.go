@@ -29,6 +29,7 @@ var publishedEvents = []struct{ kind, data, text string }{
 	{"forced", `{"id":"web","removed":[{"kind":"link","object":"veth1"},{"kind":"lease","object":"10.0.0.2","network":"front","where":"/leases"}]}`,
 		"forced web: link veth1, lease /leases 10.0.0.2 (network \"front\")"},
 	{"reload", `{}`, "reloaded"},
+	{"reload", `{"restart":["state_dir","ui"]}`, "reloaded, restart needed to change state_dir, ui"},
 	{"reload", `{"error":"line 3: no"}`, "reload refused: line 3: no"},
 	{"configuration", `{"primary":"front","file":"/conf/10-front.conflist"}`, "network front (/conf/10-front.conflist) is active"},
 	{"configuration", `{"notReady":"no file","problems":["a is broken","b too"]}`,

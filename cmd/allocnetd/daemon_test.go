@@ -245,8 +245,12 @@ func TestReloadCommand(t *testing.T) {
 		require.NoError(t, err)
 		require.Contains(t, string(active), `"`+timeout+`"`)
 	}
-	w.configure(`timeout = "soon"`)
+	w.configure(`interface_prefix = "net"`, `limits { queue = 7 }`)
 	code, out := reload(pid)
+	require.Equal(t, exitOK, code, out)
+	require.Equal(t, "reloaded\nrestart the daemon to change limits.queue: systemctl restart allocnetd\n", out)
+	w.configure(`timeout = "soon"`)
+	code, out = reload(pid)
 	require.Equal(t, exitUsage, code)
 	require.Contains(t, out, "timeout")
 

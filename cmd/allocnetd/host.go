@@ -287,13 +287,14 @@ func (h *host) newService(cfg configurator.Config, running *atomic.Int64) (*conf
 
 // reload reads the settings again and applies them.
 func (h *host) reload(context.Context) (err error) {
-	defer func() { h.telemetry.Reloaded(err) }()
+	var live, restart []string
+	defer func() { h.telemetry.Reloaded(err, restart...) }()
 	next, err := loadSettings(h.reloads)
 	if err != nil {
 		return err
 	}
 	before := h.active()
-	live, restart := next.Changes(&before.settings)
+	live, restart = next.Changes(&before.settings)
 	next.Keep(&before.settings)
 	if err := h.apply(before, &next); err != nil {
 		return err

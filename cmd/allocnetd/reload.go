@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -24,8 +25,9 @@ func (a *app) newReload() *cobra.Command {
 		Short: "Have a running daemon read its settings again, and wait until they are active",
 		Long: `Have the daemon with process number PID read its settings again, and wait until they
 are active and the manager has written its file. Invalid settings, and a reload that the
-daemon refuses, are an error, and leave the active settings in place. The unit of systemd
-runs this command for systemctl reload.`,
+daemon refuses, are an error, and leave the active settings in place. The output names
+the settings that have changed, and need a restart of the daemon. The unit of systemd runs
+this command for systemctl reload.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usageError{errors.New("pass the number of the daemon's process, such as $MAINPID of systemd")}
@@ -73,6 +75,9 @@ func (a *app) reload(ctx context.Context, pid int) error {
 			return errors.New(done.Error)
 		}
 		fmt.Fprintln(a.out, "reloaded")
+		if len(done.Restart) > 0 {
+			fmt.Fprintf(a.out, "restart the daemon to change %s: systemctl restart allocnetd\n", strings.Join(done.Restart, ", "))
+		}
 		return nil
 	}
 	return fmt.Errorf("follow the reload: %w", context.Cause(ctx))

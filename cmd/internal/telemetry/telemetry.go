@@ -147,10 +147,11 @@ func (t *Telemetry) OnForced(id string, removed []configurator.Leftover) {
 }
 
 // Reloaded publishes that the program has read its own configuration, at the start or
-// again. If err is not nil, the previous configuration stays active.
-func (t *Telemetry) Reloaded(err error) {
+// again. If err is not nil, the previous configuration stays active. restart are the settings that
+// have changed, and need a restart.
+func (t *Telemetry) Reloaded(err error, restart ...string) {
 	t.metrics.reloaded(err, t.now())
-	t.events.publish(client.TypeReload, client.Reload{Error: errorText(err, maxErrorText)})
+	t.events.publish(client.TypeReload, client.Reload{Error: errorText(err, maxErrorText), Restart: restart})
 }
 
 // maxProblems bounds the number of problems in one event.

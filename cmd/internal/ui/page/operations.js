@@ -14,7 +14,10 @@ export const ofHistory = (e) => ({
 });
 
 const others = {
-  reload: (d) => ({ title: d.error ? "reload refused" : "settings reloaded", ok: !d.error, error: d.error }),
+  reload: (d) => ({
+    title: d.error ? "reload refused" : d.restart ? `settings reloaded, restart needed to change ${d.restart.join(", ")}` : "settings reloaded",
+    ok: !d.error, error: d.error,
+  }),
   configuration: (d) => ({ title: d.primary ? `network ${d.primary} is active` : "no network is active", ok: !d.notReady, error: [d.notReady, ...(d.problems ?? [])].filter(Boolean).join("; ") }),
   heal: (d) => d.unhealthy
     ? { title: `${d.unhealthy} is unhealthy`, id: d.unhealthy, ok: false, error: d.error }
