@@ -49,7 +49,7 @@ func TestValidate(t *testing.T) {
 		"variable":      {[]string{"ALLOCNETD_CONFIG=" + good}, nil, outcome{exitOK, good + ": valid\n", ""}},
 		"flag wins":     {[]string{"ALLOCNETD_CONFIG=" + bad}, []string{"--config=" + good}, outcome{exitOK, good + ": valid\n", ""}},
 		"argument wins": {[]string{"ALLOCNETD_CONFIG=" + bad}, []string{good, "--config", bad}, outcome{exitOK, good + ": valid\n", ""}},
-		"none":          {nil, nil, outcome{exitOK, settings.DefaultFile + ": valid\n", ""}},
+		"none":          {nil, nil, outcome{exitOK, settings.DefaultFile + ": there is no such file; the defaults, with the environment and the flags, are valid\n", ""}},
 		"bad":           {nil, []string{bad}, outcome{exitUsage, "", wrong}},
 		"bad variable":  {[]string{"ALLOCNETD_ENGINE=x"}, []string{good}, outcome{exitUsage, "", "allocnetd: environment variable ALLOCNETD_ENGINE: engine: \"x\" is not one of [\"auto\" \"exec\" \"native\"]\n"}},
 		"bad flag":      {nil, []string{good, "--timeout=5"}, outcome{exitUsage, "", "allocnetd: flag --timeout: timeout: \"5\" is not a duration: write it with its unit, such as \"5s\" or \"1m30s\"\n"}},
@@ -68,6 +68,7 @@ func TestValidateJSON(t *testing.T) {
 	o := run(nil, "validate", "--json", bad)
 	require.Equal(t, outcome{exitUsage, `{
   "file": "` + bad + `",
+  "exists": true,
   "valid": false,
   "errors": [
     {
@@ -89,6 +90,13 @@ func TestValidateJSON(t *testing.T) {
 	require.Equal(t, `"exec"`, v.Settings["engine"])
 	require.Equal(t, `["a", "b"]`, v.Settings["networks"])
 	require.Equal(t, "3", v.Settings["retry.attempts"])
+	require.True(t, v.Exists)
+
+	o = run(nil, "validate", "--json")
+	require.Equal(t, exitOK, o.code)
+	require.NoError(t, json.Unmarshal([]byte(o.out), &v))
+	require.True(t, v.Valid)
+	require.False(t, v.Exists)
 }
 
 // TestValidateTogether: settings that exclude each other are not valid.

@@ -2,7 +2,10 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -11,7 +14,10 @@ import (
 
 // validation is the JSON output of validate.
 type validation struct {
-	File   string            `json:"file"`
+	File string `json:"file"`
+	// Exists is false if there is no file at the default path. Then all settings without a variable
+	// or a flag have their defaults.
+	Exists bool              `json:"exists"`
 	Valid  bool              `json:"valid"`
 	Errors []*settings.Error `json:"errors"`
 	// Settings are all settings that would be active, by key, in the syntax of the file.
@@ -44,7 +50,8 @@ with its line, its key and a correction.`,
 func (a *app) validate(asJSON bool) error {
 	source := a.source()
 	loaded, err := loadSettings(source)
-	v := validation{File: source.Path(), Valid: err == nil, Errors: settings.Errors(err)}
+	_, statErr := os.Stat(source.Path())
+	v := validation{File: source.Path(), Exists: !errors.Is(statErr, fs.ErrNotExist), Valid: err == nil, Errors: settings.Errors(err)}
 	if v.Valid {
 		v.Errors, v.Settings = []*settings.Error{}, loaded.Values()
 	}
@@ -54,7 +61,11 @@ func (a *app) validate(asJSON bool) error {
 	if err != nil {
 		return usageError{err}
 	}
-	_, err = fmt.Fprintln(a.out, v.File+": valid")
+	text := ": valid"
+	if !v.Exists {
+		text = ": there is no such file; the defaults, with the environment and the flags, are valid"
+	}
+	_, err = fmt.Fprintln(a.out, v.File+text)
 	return err
 }
 
