@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/hashicorp/go-hclog"
@@ -65,6 +66,21 @@ func (a *app) running(command runFunc) runFunc {
 		a.started = true
 		return command(c, args)
 	}
+}
+
+// runSubcommand is the function of a command that does nothing without a subcommand. It prints the help,
+// which is text, so with --json it returns an error.
+func (a *app) runSubcommand(c *cobra.Command, _ []string) error {
+	if !a.flags.json {
+		return c.Help()
+	}
+	var names []string
+	for _, sub := range c.Commands() {
+		if sub.IsAvailableCommand() {
+			names = append(names, sub.Name())
+		}
+	}
+	return usageError{fmt.Errorf("%s needs a subcommand: %s", c.CommandPath(), strings.Join(names, ", ")), c}
 }
 
 type runFunc = func(*cobra.Command, []string) error

@@ -121,11 +121,15 @@ func (a *app) refineHelp(root *cobra.Command) {
 	root.SetHelpTemplate(root.HelpTemplate() + exitsTemplate)
 	helpOf := root.HelpFunc()
 	root.SetHelpFunc(func(c *cobra.Command, args []string) {
-		if c != root {
-			helpOf(c, args)
+		if c == root {
+			a.out.Printf("%s", firstScreen(root))
 			return
 		}
-		a.out.Printf("%s", firstScreen(root))
+		var text strings.Builder // to a.out itself, cobra would print the error of writing
+		c.SetOut(&text)
+		helpOf(c, args)
+		c.SetOut(nil)
+		a.out.Printf("%s", text.String())
 	})
 	root.InitDefaultHelpFlag() // before parsing: otherwise the next flag would become its value
 	root.InitDefaultHelpCmd()

@@ -31,7 +31,7 @@ allocnet itself needs no links: it runs the plugins in its own process.`,
   allocnet plugins uninstall /opt/cni/bin`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE:              func(c *cobra.Command, _ []string) error { return c.Help() },
+		RunE:              a.runSubcommand,
 	}
 	c.AddCommand(newPluginsList(a), newPluginsInstall(a), newPluginsUninstall(a))
 	return c

@@ -31,7 +31,7 @@ separated by commas:
   allocnet policy explain web --to db tcp/5432
   allocnet policy denied web`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+		RunE: a.runSubcommand,
 	}
 	c.AddCommand(newPolicyCheck(a), newPolicyExplain(a), newPolicyDenied(a), newPolicyTranslate(a))
 	return c

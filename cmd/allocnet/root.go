@@ -64,15 +64,15 @@ func newRoot(a *app) *cobra.Command {
 	a.addVersionFlag(root)
 	root.AddCommand(manpage.NewCommand(root, manpage.Options{Section: 1, SeeAlso: []string{"allocnetd(8)", "allocnet-plugins(8)"}}))
 	a.refineHelp(root)
-	refineCompletion(root)
+	a.refineCompletion(root)
 	return root
 }
 
 // refineCompletion makes the completion command print its help without a shell.
-func refineCompletion(root *cobra.Command) {
+func (a *app) refineCompletion(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()
 	c, _, _ := root.Find([]string{"completion"})
-	c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+	c.RunE = a.runSubcommand
 	if shell, _, err := c.Find([]string{"powershell"}); err == nil {
 		c.RemoveCommand(shell) // allocnet runs on Linux only
 	}

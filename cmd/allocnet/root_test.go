@@ -169,6 +169,17 @@ func TestHelpOfACommand(t *testing.T) {
 	}
 }
 
+// TestWithoutSubcommand: the help of a command that needs a subcommand is text, so --json is an error.
+func TestWithoutSubcommand(t *testing.T) {
+	for command, subcommands := range map[string]string{
+		"plugins": "list, install, uninstall", "policy": "", "completion": "bash, zsh, fish",
+	} {
+		require.Contains(t, runWith("", command).ok(t), "Usage:")
+		report := runWith("", command, "--json").failure(t, exitUsage)
+		require.Contains(t, report.Error, "allocnet "+command+" needs a subcommand: "+subcommands)
+	}
+}
+
 func TestVersionFlag(t *testing.T) {
 	first, _, _ := strings.Cut(runWith("", "version").ok(t), "\n")
 	require.Equal(t, first+"\n", runWith("", "--version").ok(t))
@@ -185,13 +196,14 @@ func TestOutputThatDoesNotArrive(t *testing.T) {
 	defer full.Close()
 	for _, args := range [][]string{
 		{"setup", "web"}, {"ls"}, {"inspect", "web"}, {"check", "web"}, {"networks"}, {"gc", "--live", "web", "--dry-run"},
-		{"cleanup", "--audit"}, {"repair"}, {"recover"}, {"plugins"}, {"plugins", "list"}, {"version"}, {"--version"}, {"--help"}, {"help", "ls"}, {"completion", "bash"}, {"ls", "--json"},
+		{"cleanup", "--audit"}, {"repair"}, {"recover"}, {"plugins"}, {"plugins", "list"}, {"version"}, {"--version"}, {"--help"}, {"help", "ls"}, {"help", "kinds"}, {"completion", "bash"}, {"ls", "--json"},
+		{"top", "--interval", "100ms"},
 		{"teardown", "web"},
 	} {
 		var errOut bytes.Buffer
 		code := run(t.Context(), append(args, w.flags()...), strings.NewReader(""), full, &errOut)
 		require.Equal(t, exitFailure, code, args)
-		require.Contains(t, errOut.String(), "write output: write /dev/full: no space left on device", args)
+		require.Equal(t, 1, strings.Count(errOut.String(), "write output: write /dev/full: no space left on device"), errOut.String())
 		require.NotContains(t, errOut.String(), "usage:", args)
 	}
 	var errOut bytes.Buffer

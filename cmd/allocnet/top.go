@@ -148,7 +148,7 @@ func (a *app) printTraffic(f *topFlags, before, now *client.HostTraffic) error {
 	for _, p := range now.Problems {
 		a.warn("%s", p)
 	}
-	return nil
+	return a.out.Failure()
 }
 
 // trafficRow is an allocation with the sums of its interfaces.
