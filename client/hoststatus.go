@@ -74,7 +74,8 @@ type NetworkStatus struct {
 	Pool *PoolCounts `json:"pool,omitempty"`
 }
 
-// AddressCounts are the numbers of addresses that are leased, and that can still be leased.
+// AddressCounts are the numbers of addresses that are leased, and that can still be leased. A subnet
+// of IPv6 can have more than an integer of 64 bits holds; above 2^53 they are rounded.
 type AddressCounts struct {
 	Used float64 `json:"used"`
 	Free float64 `json:"free"`
