@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 
@@ -84,10 +85,13 @@ func TestExchange(t *testing.T) {
 	const get, set = unix.RTM_GETLINK, unix.RTM_SETLINK
 	for _, last := range []string{"naac", "none"} {
 		r.Reset()
-		requests := []struct {
+		type request struct {
 			kind uint16
 			name string
-		}{{get, "naaa"}, {get, "none"}, {set, "naab"}, {set, "none"}, {set, "naab"}, {set, "naab"}, {get, "naac"}, {set, "naab"}, {set, last}}
+		}
+		requests := []request{{get, "naaa"}, {get, "none"}, {set, "naab"}, {set, "none"}, {set, "naab"}, {set, "naab"}, {get, "naac"}}
+		requests = append(requests, slices.Repeat([]request{{set, "naab"}}, mostPending)...) // more than one call
+		requests = append(requests, request{set, last})
 		for _, one := range requests {
 			link(&r, "for "+one.name, one.kind, map[uint16]uint16{set: unix.NLM_F_ACK}[one.kind], one.name, 0)
 		}
