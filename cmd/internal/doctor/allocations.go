@@ -15,6 +15,8 @@ import (
 
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+	"github.com/allocnet/allocnet/internal/plugins/veth"
 	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/internal/state/statedir"
@@ -136,7 +138,11 @@ func (h *Host) drift(ctx context.Context) (findings []Finding) {
 		case !checked && ctx.Err() != nil:
 			unreached++
 		case errors.Is(err, configurator.ErrUnhealthy):
-			findings = append(findings, find("drift", id, err.Error(), "allocnet repair; for what it reports as broken: allocnet setup with the same arguments"))
+			repair := "allocnet repair; for what it reports as broken: allocnet setup with the same arguments"
+			if errors.Is(err, rtnl.ErrForeignRoute) || errors.Is(err, veth.ErrSmallMTU) { // another program may want it so
+				repair = "run the command that the error names, then: allocnet repair"
+			}
+			findings = append(findings, find("drift", id, err.Error(), repair))
 		case err != nil:
 			findings = append(findings, find("not-checked", id, err.Error(), "remove the cause, then: allocnet check "+id))
 		}

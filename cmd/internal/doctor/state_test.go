@@ -234,6 +234,15 @@ func TestDrift(t *testing.T) {
 	_, err := r.conf.Repair(t.Context())
 	require.NoError(t, err)
 	r.healthy()
+
+	r.setup("routed", func(a *configurator.Allocation) { a.Networks, a.Ports = []string{"allocnet"}, nil })
+	r.sh("ip route replace blackhole 10.202.0.2")
+	f = r.finds("drift", []string{`allocation "routed"`, "ip route del blackhole 10.202.0.2"})
+	require.Equal(t, "run the command that the error names, then: allocnet repair", f.Repair)
+	r.sh("ip route del blackhole 10.202.0.2")
+	_, err = r.conf.Repair(t.Context())
+	require.NoError(t, err)
+	r.healthy()
 }
 
 // TestStaleNamespaces: only a file that allocnet made has a safe repair.
