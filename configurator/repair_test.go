@@ -3,6 +3,7 @@ package configurator
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -124,6 +125,32 @@ func TestRepairOfWhatIsTornDownMeanwhile(t *testing.T) {
 	report, err := h.Repair(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, &RepairReport{Healthy: []string{"a"}, Repaired: []string{}, Broken: []string{}}, report)
+}
+
+// TestRepairOfLinksThatAreDown: CHECK finds a bridge, and the ifb of a limit, that are down.
+func TestRepairOfLinksThatAreDown(t *testing.T) {
+	h, _ := nativeHost(t, "1.0.0", `{"type":"bandwidth","egressRate":1000000,"egressBurst":1000000}`)
+	a := h.alloc("a")
+	_, err := h.Setup(t.Context(), a)
+	require.NoError(t, err)
+	links, err := netlink.LinkList()
+	require.NoError(t, err)
+	down := 0
+	for _, link := range links {
+		if link.Type() != "ifb" && link.Attrs().Name != "brtest" || link.Attrs().Flags&net.FlagUp == 0 {
+			continue
+		}
+		down++
+		require.NoError(t, netlink.LinkSetDown(link))
+		err := h.Check(t.Context(), a)
+		require.ErrorIs(t, err, ErrUnhealthy, link.Attrs().Name)
+		require.ErrorContains(t, err, "is down")
+		_, err = h.Repair(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, h.Check(t.Context(), a))
+	}
+	require.Equal(t, 2, down)
+	require.NoError(t, h.Teardown(t.Context(), a))
 }
 
 // TestRepairOfLeases: a lost lease comes back, unless another container has got the address.

@@ -3,6 +3,7 @@ package bandwidth
 import (
 	"context"
 	"fmt"
+	"net"
 
 	"github.com/vishvananda/netlink"
 
@@ -42,6 +43,9 @@ func checkEgress(h *rtnl.Host, veth netlink.Link, name string, egress *bucket) e
 	ifb, err := h.LinkByName(name)
 	if err != nil {
 		return fmt.Errorf("find ifb %q: %w", name, err)
+	}
+	if ifb.Attrs().Flags&net.FlagUp == 0 {
+		return fmt.Errorf("ifb %q is down", name)
 	}
 	if err := checkRoot(h, ifb, egress); err != nil {
 		return err

@@ -167,6 +167,9 @@ func (a *addition) setEgress(ctx context.Context, egress *bucket) error {
 	if err := a.prepareIfb(ctx); err != nil {
 		return fmt.Errorf("prepare ifb %q: %w", a.ifbName, err)
 	}
+	if err := a.host.LinkSetUp(a.ifb); err != nil {
+		return fmt.Errorf("bring up ifb %q: %w", a.ifbName, err)
+	}
 	if err := a.setBucket(a.ifb, egress); err != nil {
 		return fmt.Errorf("ifb %q: %w", a.ifbName, err)
 	}

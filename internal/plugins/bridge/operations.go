@@ -65,6 +65,8 @@ func (b *bridge) checkBridge(c *sdk.CmdArgs, r *types100.Result) (*netlink.Bridg
 	switch {
 	case !ok:
 		return nil, fmt.Errorf("%q is a %s, not a bridge", b.Bridge, link.Type())
+	case br.RawFlags&unix.IFF_UP == 0:
+		return nil, fmt.Errorf("bridge %q is down", b.Bridge)
 	// Without a gateway the MAC is not pinned and follows the ports.
 	case b.IsGateway && r.Interfaces[i].Mac != "" && r.Interfaces[i].Mac != br.HardwareAddr.String():
 		return nil, fmt.Errorf("bridge %q has the MAC %s, not %s", b.Bridge, br.HardwareAddr, r.Interfaces[i].Mac)
