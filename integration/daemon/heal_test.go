@@ -46,6 +46,7 @@ func startHealing(t *testing.T, h *host, settings string, networks ...[]map[stri
 		h.Network(fmt.Sprint("net", i), plugins...)
 	}
 	d := &healingHost{daemonProcess: h.startDaemon(settings)}
+	d.awaitFirstComparison()
 	for i := range networks {
 		a := h.Alloc(fmt.Sprint("a", i))
 		a.Networks, a.Ports = []string{fmt.Sprint("net", i)}, []portmap.Port{{Value: 8080 + i, To: 80}}
@@ -57,6 +58,18 @@ func startHealing(t *testing.T, h *host, settings string, networks ...[]map[stri
 	}
 	d.awaitHealthy()
 	return d
+}
+
+// awaitFirstComparison waits until the daemon has made its first comparison: it restores what a test
+// has damaged before that.
+func (d *healingHost) awaitFirstComparison() {
+	d.h.T.Helper()
+	d.within("the first comparison", func() error {
+		if d.metric("heal_comparisons_total") == 0 {
+			return errors.New("none so far")
+		}
+		return nil
+	})
 }
 
 // within polls until a condition holds. Its time is long, because the machine may be

@@ -26,9 +26,9 @@ type Checker struct {
 	queued    map[string]bool
 	waiting   map[task]waiting
 	wake      chan struct{}
-	working   chan struct{} // has a value while a CHECK or a Restore runs
-	listing   time.Time     // not before, the records are listed for tasks of kind container
-	unhealthy map[string]bool
+	working   chan struct{}            // has a value while a CHECK or a Restore runs
+	listing   time.Time                // not before, the records are listed for tasks of kind container
+	unhealthy map[string]bool          // with whether a failed repair was logged
 	waits     map[string]time.Duration // before the next CHECK of what the last one has not found healthy
 }
 
@@ -61,7 +61,11 @@ const (
 type waiting struct {
 	at    time.Time
 	after time.Duration // the wait before the next try, if the allocation is still busy
+	cause cause         // of a retry
 }
+
+// cause is what a repair is published with.
+type cause struct{ kind, change string }
 
 const (
 	// laterTime is the time in which a Teardown ends.
@@ -107,16 +111,17 @@ func (c *Checker) LaterContainer(id string) {
 	c.change(func() { c.wait(task{id, container}, waiting{at: time.Now().Add(laterTime)}) })
 }
 
-// Retry restores allocations on which another operation was working, when it has ended.
-func (c *Checker) Retry(ids ...string) {
+// Retry continues a repair: it restores the allocations on which another operation was working, when
+// that has ended.
+func (c *Checker) Retry(of *client.Heal, ids ...string) {
 	for _, id := range ids {
-		c.retryAfter(id, firstBusy)
+		c.retryAfter(id, firstBusy, cause{of.Cause, of.Change})
 	}
 }
 
-func (c *Checker) retryAfter(id string, after time.Duration) {
+func (c *Checker) retryAfter(id string, after time.Duration, why cause) {
 	c.change(func() {
-		c.wait(task{id, retry}, waiting{at: time.Now().Add(after), after: min(2*after, lastBusy)})
+		c.wait(task{id, retry}, waiting{at: time.Now().Add(after), after: min(2*after, lastBusy), cause: why})
 	})
 }
 
@@ -258,15 +263,27 @@ func (c *Checker) resume(ctx context.Context, due map[task]waiting) {
 	if len(busy) == 0 {
 		return
 	}
+	began := time.Now()
 	report, err := c.Service().Restore(ctx, busy...)
 	if err != nil {
 		c.Soon(busy...)
 		return
 	}
+	restored := map[cause][]string{}
+	for _, id := range report.Restored {
+		why := due[task{id, retry}].cause
+		restored[why] = append(restored[why], id)
+	}
+	for why, ids := range restored {
+		heal := &client.Heal{Cause: why.kind, Change: why.change, Restored: len(ids), Allocs: ids[:min(len(ids), maxNamed)], Seconds: time.Since(began).Seconds()}
+		c.Report.Healed(*heal)
+		log(c.Logger, heal)
+	}
 	c.Soon(report.Restored...)
 	c.Soon(report.Failed...)
 	for _, id := range report.Busy {
-		c.retryAfter(id, due[task{id, retry}].after)
+		w := due[task{id, retry}]
+		c.retryAfter(id, w.after, w.cause)
 	}
 }
 
@@ -304,9 +321,15 @@ func (c *Checker) check(ctx context.Context, id string) {
 			heal.Change, heal.Restored, heal.Allocs = "found by CHECK", 1, []string{id}
 			c.Report.Healed(heal)
 		}
-	case c.setUnhealthy(id):
+	default:
+		became, first := c.setUnhealthy(id, true)
 		heal.Unhealthy, heal.Error = id, redact.Text(err.Error())
-		c.Report.Healed(heal)
+		if became {
+			c.Report.Healed(heal)
+		}
+		if !first {
+			return
+		}
 		c.Logger.Error("the network of an allocation is damaged, and the repair failed: it is tried again later; if the error stays, tear the allocation down, or set it up again", "alloc", id, "error", heal.Error)
 	}
 }
@@ -320,18 +343,20 @@ func (c *Checker) checkAgain(id string) {
 	c.after(wait, id)
 }
 
-// setUnhealthy records that an allocation is unhealthy, and has it checked again later.
-// It reports whether the allocation was healthy before.
-func (c *Checker) setUnhealthy(id string) (became bool) {
+// setUnhealthy records that an allocation is unhealthy, or also that its repair failed, and has it
+// checked again later. It reports whether the allocation was healthy before, and whether its repair
+// has not failed before.
+func (c *Checker) setUnhealthy(id string, failed bool) (became, first bool) {
 	c.mu.Lock()
-	if became = !c.unhealthy[id]; became {
+	failedBefore, known := c.unhealthy[id]
+	if !known {
 		delete(c.waits, id)
 	}
-	c.unhealthy[id] = true
+	c.unhealthy[id] = failed || failedBefore
 	c.Report.Unhealthy(len(c.unhealthy))
 	c.mu.Unlock()
 	c.checkAgain(id)
-	return became
+	return !known, !failedBefore
 }
 
 func (c *Checker) setHealthy(id string) {
@@ -354,8 +379,10 @@ func (c *Checker) Found(id string, err error) {
 	case err == nil && known:
 		c.setHealthy(id)
 	case err == nil, known, !errors.Is(err, configurator.ErrUnhealthy), errors.Is(err, configurator.ErrInvalidAllocation):
-	case c.setUnhealthy(id):
-		c.Report.Healed(client.Heal{Cause: "drift", Unhealthy: id, Error: redact.Text(err.Error())})
+	default:
+		if became, _ := c.setUnhealthy(id, false); became {
+			c.Report.Healed(client.Heal{Cause: "drift", Unhealthy: id, Error: redact.Text(err.Error())})
+		}
 	}
 }
 
@@ -369,7 +396,8 @@ func (c *Checker) HasUnhealthy() bool {
 func (c *Checker) isUnhealthy(id string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.unhealthy[id]
+	_, ok := c.unhealthy[id]
+	return ok
 }
 
 // forget removes allocations without a record from the unhealthy ones.

@@ -195,11 +195,11 @@ func (h *Healer) repair(ctx context.Context, causes []watch.Change) {
 	h.Report.Compared(kinds)
 	if repaired {
 		h.Report.Healed(heal)
-		h.log(&heal)
+		log(h.Logger, &heal)
 	}
 	h.Checker.Soon(report.Restored...)
 	h.Checker.Soon(report.Failed...)
-	h.Checker.Retry(report.Busy...)
+	h.Checker.Retry(&heal, report.Busy...)
 	if slices.ContainsFunc(causes, beyondTables) {
 		h.Checker.Soon(report.Unchecked...)
 	}
@@ -214,15 +214,15 @@ func beyondTables(c watch.Change) bool {
 	return c.Kind == watch.Rules || c.Kind == watch.Foreign || c.Kind == watch.Lost
 }
 
-func (h *Healer) log(heal *client.Heal) {
+func log(logger hclog.Logger, heal *client.Heal) {
 	values := []any{"change", heal.Change, "restored", heal.Restored, "took", time.Duration(heal.Seconds * float64(time.Second)).Round(time.Millisecond)}
 	switch {
 	case heal.Error != "":
-		h.Logger.Error("could not restore what another program removed", append(values, "error", heal.Error)...)
+		logger.Error("could not restore what another program removed", append(values, "error", heal.Error)...)
 	case heal.BackOff > 0:
-		h.Logger.Warn("another program keeps removing what allocations need, so it is restored less often: configure that program to leave objects of allocnet alone, such as by flushing its own tables only",
+		logger.Warn("another program keeps removing what allocations need, so it is restored less often: configure that program to leave objects of allocnet alone, such as by flushing its own tables only",
 			append(values, "next_repair_after", time.Duration(heal.BackOff*float64(time.Second)))...)
 	default:
-		h.Logger.Warn("restored what another program removed", values...)
+		logger.Warn("restored what another program removed", values...)
 	}
 }

@@ -1,11 +1,13 @@
 package heal
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -308,7 +310,7 @@ func TestListingsTakeAShare(t *testing.T) {
 }
 
 // TestHealerRetries: an error of a comparison, and allocations that were busy, are tried
-// again.
+// again. What that restores is published as by the first try.
 func TestHealerRetries(t *testing.T) {
 	f := newFake(configurator.RestoreReport{Busy: []string{"a"}}, configurator.RestoreReport{Busy: []string{"a"}}, configurator.RestoreReport{Restored: []string{"a"}})
 	f.fails = 1
@@ -316,6 +318,7 @@ func TestHealerRetries(t *testing.T) {
 	f.change(flush)
 	f.await(t, `healed rules 0 deletion of table ip allocnet by "nft" (PID 7)no`)
 	f.await(t, "check a")
+	f.await(t, `healed rules 1 deletion of table ip allocnet by "nft" (PID 7)`)
 	require.Equal(t, 2, f.count("restore []"))
 	require.Equal(t, 2, f.count("restore [a]"))
 }
@@ -429,7 +432,23 @@ func TestCheckerIsBounded(t *testing.T) {
 	for i := range maxQueue + 10 {
 		c.LaterContainer(fmt.Sprint(i))
 		c.after(laterTime, "a")
-		c.Retry("b")
+		c.Retry(&client.Heal{}, "b")
 	}
 	require.Len(t, c.waiting, maxQueue)
+}
+
+// TestFailedRepairIsLogged: the error of the first repair that fails is logged, also if a request has
+// found the allocation unhealthy before.
+func TestFailedRepairIsLogged(t *testing.T) {
+	f := newFake()
+	var logged bytes.Buffer
+	c := NewChecker(CheckerOptions{Service: func() Service { return f }, Report: f, Logger: hclog.New(&hclog.LoggerOptions{Output: &logged})})
+	c.Found("a", configurator.ErrUnhealthy)
+	require.Empty(t, logged.String())
+	f.check["a"] = errors.New("no memory for the repair")
+	for range 2 {
+		c.check(t.Context(), "a")
+		require.Equal(t, 1, strings.Count(logged.String(), "no memory for the repair"))
+	}
+	require.Equal(t, 1, f.count("healed drift 0 a"+configurator.ErrUnhealthy.Error()), "one event")
 }
