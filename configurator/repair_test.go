@@ -127,30 +127,65 @@ func TestRepairOfWhatIsTornDownMeanwhile(t *testing.T) {
 	require.Equal(t, &RepairReport{Healthy: []string{"a"}, Repaired: []string{}, Broken: []string{}}, report)
 }
 
-// TestRepairOfLinksThatAreDown: CHECK finds a bridge, and the ifb of a limit, that are down.
-func TestRepairOfLinksThatAreDown(t *testing.T) {
-	h, _ := nativeHost(t, "1.0.0", `{"type":"bandwidth","egressRate":1000000,"egressBurst":1000000}`)
+// TestRepairOfTheHost: CHECK finds what another program has changed of the host's links and routes, and
+// Repair restores it.
+func TestRepairOfTheHost(t *testing.T) {
+	h, leases := nativeHost(t, "1.0.0")
+	h.file("net.conflist", `{"cniVersion":"1.0.0","name":"net","plugins":[
+		{"type":"bridge","bridge":"brtest","isGateway":true,"hairpinMode":true,"portIsolation":true,
+		"ipam":{"type":"host-local","dataDir":"`+leases+`","ranges":[[{"subnet":"10.77.0.0/24"}],[{"subnet":"fd00:77::/64"}]]}},
+		{"type":"bandwidth","egressRate":1000000,"egressBurst":1000000}]}`)
 	a := h.alloc("a")
 	_, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)
+	of := map[string]string{}
 	links, err := netlink.LinkList()
 	require.NoError(t, err)
-	down := 0
 	for _, link := range links {
-		if link.Type() != "ifb" && link.Attrs().Name != "brtest" || link.Attrs().Flags&net.FlagUp == 0 {
-			continue
+		if link.Attrs().Flags&net.FlagUp != 0 {
+			of[link.Type()] = link.Attrs().Name
 		}
-		down++
-		require.NoError(t, netlink.LinkSetDown(link))
-		err := h.Check(t.Context(), a)
-		require.ErrorIs(t, err, ErrUnhealthy, link.Attrs().Name)
-		require.ErrorContains(t, err, "is down")
-		_, err = h.Repair(t.Context())
-		require.NoError(t, err)
-		require.NoError(t, h.Check(t.Context(), a))
 	}
-	require.Equal(t, 2, down)
+	port := "bridge link set dev " + of["veth"]
+	for damage, found := range map[string]string{
+		"ip link set " + of["ifb"] + " down":          "is down",
+		"ip link set brtest down":                     "is down",
+		"ip route del 10.77.0.0/24":                   `the host has no route to 10.77.0.0/24 over "brtest"`,
+		"ip -6 route del fd00:77::/64":                `the host has no route to fd00:77::/64 over "brtest"`,
+		port + " state 0":                             "is disabled in the bridge",
+		port + " learning off flood off":              "neither learns addresses",
+		port + " hairpin off":                         "is not in hairpin mode",
+		port + " isolated off":                        "is not isolated",
+		port + " hairpin off state 0 mcast_flood off": "is disabled in the bridge",
+	} {
+		out, err := exec.Command("sh", "-c", damage).CombinedOutput()
+		require.NoError(t, err, "%s: %s", damage, out)
+		err = h.Check(t.Context(), a)
+		require.ErrorIs(t, err, ErrUnhealthy, damage)
+		require.ErrorContains(t, err, found, damage)
+		report, err := h.Repair(t.Context())
+		require.NoError(t, err, damage)
+		require.Equal(t, []string{"a"}, report.Repaired)
+		require.NoError(t, h.Check(t.Context(), a), damage)
+	}
 	require.NoError(t, h.Teardown(t.Context(), a))
+}
+
+// TestSetupRestoresTheRoute: a Setup restores a route of the host that another program has deleted.
+func TestSetupRestoresTheRoute(t *testing.T) {
+	h, _ := nativeHost(t, "1.0.0")
+	a, b := h.alloc("a"), h.alloc("b")
+	for _, alloc := range []Allocation{a, a, b} {
+		c := h.restarted() // which remembers nothing of the bridge
+		_, err := c.Setup(t.Context(), alloc)
+		require.NoError(t, err)
+		require.NoError(t, c.Check(t.Context(), alloc))
+		require.NoError(t, exec.Command("ip", "route", "del", "10.77.0.0/24").Run())
+		require.ErrorIs(t, c.Check(t.Context(), alloc), ErrUnhealthy)
+	}
+	for _, alloc := range []Allocation{a, b} {
+		require.NoError(t, h.Teardown(t.Context(), alloc))
+	}
 }
 
 // TestRepairOfLeases: a lost lease comes back, unless another container has got the address.

@@ -15,26 +15,50 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// TestAddressChangesHands: the host reaches the next holder of an address at
-// once, although its neighbour table still has the MAC of the previous holder.
+// TestAddressChangesHands: the host and the neighbours on a bridge reach the next holder of an
+// address at once, although their neighbour tables still have the MAC of the previous holder.
 func TestAddressChangesHands(t *testing.T) {
-	for _, main := range []string{"bridge", "ptp"} {
-		t.Run(main, func(t *testing.T) {
+	with := func(main string, key string, value any) []map[string]any {
+		plugins := testbed.Chain(main, testbed.Dual, "")
+		plugins[1][key] = value
+		return plugins
+	}
+	for name, plugins := range map[string][]map[string]any{
+		"ptp":              testbed.Chain("ptp", testbed.Dual, ""),
+		"bridge":           testbed.Chain("bridge", testbed.Dual, ""),
+		"bridge with DAD":  with("bridge", "enabledad", true),
+		"bridge unguarded": with("bridge", "sourceGuard", false),
+		"policy":           append(testbed.Chain("bridge", testbed.Dual, ""), map[string]any{"type": "policy"}),
+		"own MAC":          append(testbed.Chain("bridge", testbed.Dual, ""), map[string]any{"type": "tuning", "mac": "02:00:00:00:00:77"}),
+	} {
+		t.Run(name, func(t *testing.T) {
 			h := newHost(t, testbed.Native.Engine)
-			plugins := testbed.Chain(main, testbed.Dual, "")
 			plugins[1]["capabilities"] = map[string]bool{"ips": true}
 			h.Network("net", plugins...)
-			other := h.Alloc("other") // without another port, the bridge loses its carrier and its neighbours
+			plain := testbed.Chain(plugins[1]["type"].(string), testbed.Dual, "")
+			plain[1] = plugins[1]
+			h.Network("plain", plain...) // on the same bridge
+			other := h.Alloc("other")    // without another port, the bridge loses its carrier and its neighbours
+			other.Networks, other.IPs = []string{"plain"}, []string{"10.99.0.70/24", "fd00:99::70/64"}
 			h.SetUp(other)
 			for _, id := range []string{"a", "b"} {
 				a := h.Alloc(id)
+				a.Networks = []string{map[string]string{"a": "plain", "b": "net"}[id]}
 				a.Ports = []portmap.Port{{Value: 8080, To: 80}}
 				a.IPs = []string{"10.99.0.77/24", "fd00:99::77/64"}
 				h.SetUp(a)
 				testbed.Serve(t, a.Netns, "tcp", 80, id)
-				for _, to := range []netip.Prefix{testhost.Host4, testhost.Host6} {
-					answer, err := testbed.Ask(testbed.Timeout, h.Outside.Path(), "tcp", testbed.HostPort(to, 8080))
-					require.NoError(t, err, "%s at %s", id, to)
+				for _, at := range []struct {
+					from string
+					to   string
+				}{
+					{h.Outside.Path(), testbed.HostPort(testhost.Host4, 8080)},
+					{h.Outside.Path(), testbed.HostPort(testhost.Host6, 8080)},
+					{other.Netns, "10.99.0.77:80"},
+					{other.Netns, "[fd00:99::77]:80"},
+				} {
+					answer, err := testbed.Ask(testbed.Timeout, at.from, "tcp", at.to)
+					require.NoError(t, err, "%s at %s", id, at.to)
 					require.Contains(t, answer, id+" ")
 				}
 				h.TearDown(a)

@@ -21,7 +21,7 @@ var ErrForeignRoute = errors.New("a route of another program is in its place")
 // ForeignRoute.
 func (h *Host) RestoreRoute(route *Route, to net.IP) (added bool, err error) {
 	ones, _ := route.Dst.Mask.Size()
-	if h.findsNetwork(unix.RTN_UNICAST, route.Index, to, uint8(ones)) {
+	if h.finds(route.Index, to, uint8(ones)) {
 		return false, nil
 	}
 	added, err = h.EnsureRoute(route)

@@ -21,6 +21,12 @@ type Port struct {
 	Group  uint32
 	Up     bool
 	Hooked bool // see Veth.Hooked
+	// Hairpin and Isolated are as in Veth.
+	Hairpin, Isolated bool
+	// Disabled reports that the state of the port is disabled (BR_STATE_DISABLED) although its link has a
+	// carrier, and Mute that the bridge neither learns from the port nor floods unknown unicast to it. In
+	// both cases the bridge gives it no unicast frames.
+	Disabled, Mute bool
 }
 
 // hookedGroups is the group_fwd_mask with which all frames of a port pass the bridge's hooks.
@@ -72,7 +78,8 @@ func (h *Host) Port(name string) (p Port, err error) {
 		if len(answer) < unix.SizeofIfInfomsg {
 			return
 		}
-		p.Index, p.Up = indexOf(answer), binary.NativeEndian.Uint32(answer[8:])&unix.IFF_UP != 0
+		flags := binary.NativeEndian.Uint32(answer[8:])
+		p.Index, p.Up = indexOf(answer), flags&unix.IFF_UP != 0
 		sock.EachAttribute(answer[unix.SizeofIfInfomsg:], func(kind uint16, value []byte) {
 			switch kind {
 			case unix.IFLA_MASTER:
@@ -80,7 +87,7 @@ func (h *Host) Port(name string) (p Port, err error) {
 			case unix.IFLA_GROUP:
 				p.Group = sock.Uint32(value)
 			case unix.IFLA_LINKINFO:
-				p.Hooked = isHooked(value)
+				p.readSettings(value, flags&unix.IFF_LOWER_UP != 0)
 			}
 		})
 	})
@@ -90,19 +97,32 @@ func (h *Host) Port(name string) (p Port, err error) {
 	return p, nil
 }
 
-// isHooked reads from the kind of a link whether it is a hooked port.
-func isHooked(linkInfo []byte) (hooked bool) {
+// readSettings reads the settings of a bridge port from the kind of its link.
+func (p *Port) readSettings(linkInfo []byte, carrier bool) {
+	learns, floods := true, true
 	sock.EachAttribute(linkInfo, func(kind uint16, value []byte) {
 		if kind != nl.IFLA_INFO_SLAVE_DATA {
 			return
 		}
 		sock.EachAttribute(value, func(kind uint16, value []byte) {
-			if kind == nl.IFLA_BRPORT_GROUP_FWD_MASK && len(value) == 2 {
-				hooked = binary.NativeEndian.Uint16(value) == hookedGroups
+			on := len(value) == 1 && value[0] != 0
+			switch kind {
+			case nl.IFLA_BRPORT_STATE:
+				p.Disabled = carrier && !on
+			case nl.IFLA_BRPORT_MODE:
+				p.Hairpin = on
+			case nl.IFLA_BRPORT_LEARNING:
+				learns = on
+			case nl.IFLA_BRPORT_UNICAST_FLOOD:
+				floods = on
+			case nl.IFLA_BRPORT_ISOLATED:
+				p.Isolated = on
+			case nl.IFLA_BRPORT_GROUP_FWD_MASK:
+				p.Hooked = len(value) == 2 && binary.NativeEndian.Uint16(value) == hookedGroups
 			}
 		})
 	})
-	return hooked
+	p.Mute = !learns && !floods
 }
 
 // AttachPort makes a link a port of a bridge.
@@ -116,6 +136,27 @@ func (b *Batch) AttachPort(index, bridge int, hairpin, isolated bool) {
 	r = b.begin("set port of bridge", unix.RTM_NEWLINK, 0)
 	putLink(r, index, 0)
 	putPort(r, hairpin, isolated, false)
+}
+
+// forwardingState is BR_STATE_FORWARDING of linux/if_bridge.h.
+const forwardingState = 3
+
+// RestorePort sets Veth.Hairpin and Veth.Isolated of a bridge port if they are true, and makes one that
+// is Disabled or Mute pass frames again.
+func (b *Batch) RestorePort(p Port, hairpin, isolated bool) {
+	r := b.begin("restore port of bridge", unix.RTM_NEWLINK, 0)
+	putLink(r, p.Index, 0)
+	putPortData(r, func() {
+		r.Uint8(nl.IFLA_BRPORT_MODE, flag(p.Hairpin || hairpin))
+		r.Uint8(nl.IFLA_BRPORT_ISOLATED, flag(p.Isolated || isolated))
+		if p.Disabled {
+			r.Uint8(nl.IFLA_BRPORT_STATE, forwardingState)
+		}
+		if p.Mute {
+			r.Uint8(nl.IFLA_BRPORT_LEARNING, 1)
+			r.Uint8(nl.IFLA_BRPORT_UNICAST_FLOOD, 1)
+		}
+	})
 }
 
 // HookPort sets Veth.Hooked of a bridge port.

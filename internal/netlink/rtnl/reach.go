@@ -37,46 +37,36 @@ func (h *Host) HasAddress(index int, ip net.IP) (bool, error) {
 	return has, nil
 }
 
-// HasRoute reports whether the main table has a route over a link of the host that is
-// for one address alone. Its cost does not grow with the number of links, unless policy
-// rules of the host hide the route.
-func (h *Host) HasRoute(index int, ip net.IP) (bool, error) {
-	if h.finds(unix.RTN_UNICAST, index, ip) {
+// HasRoute reports whether the host has a route over a link to the network of an address. Its cost does
+// not grow with the number of links, unless Reaches is false.
+func (h *Host) HasRoute(index int, address *net.IPNet) (bool, error) {
+	if h.Reaches(index, address) {
 		return true, nil
 	}
-	family, bits := netlink.FAMILY_V6, 128
-	if ip.To4() != nil {
-		family, bits = netlink.FAMILY_V4, 32
+	family := netlink.FAMILY_V6
+	if address.IP.To4() != nil {
+		family = netlink.FAMILY_V4
 	}
-	want := &netlink.Route{LinkIndex: index, Table: unix.RT_TABLE_MAIN, Dst: &net.IPNet{IP: ip, Mask: net.CIDRMask(bits, bits)}}
+	to := &net.IPNet{IP: address.IP.Mask(address.Mask), Mask: address.Mask}
+	want := &netlink.Route{LinkIndex: index, Table: unix.RT_TABLE_MAIN, Dst: to}
 	routes, err := retry.List(func() ([]netlink.Route, error) {
 		return h.RouteListFiltered(family, want, netlink.RT_FILTER_OIF|netlink.RT_FILTER_TABLE|netlink.RT_FILTER_DST)
 	})
 	if err != nil {
-		return false, fmt.Errorf("list routes to %s: %w", ip, err)
+		return false, fmt.Errorf("list routes to %s: %w", to, err)
 	}
 	return len(routes) > 0, nil
 }
 
-// Reaches reports whether the host has the route to the network of an address over a link.
-// It returns false, too, if policy rules hide the route.
+// Reaches reports whether the host has a route over a link to the network of an address. It returns false, too,
+// if policy rules hide the route, or there is one for a part of the network.
 func (h *Host) Reaches(index int, address *net.IPNet) bool {
 	ones, _ := address.Mask.Size()
-	return h.findsNetwork(unix.RTN_UNICAST, index, address.IP, uint8(ones))
+	return h.finds(index, address.IP, uint8(ones))
 }
 
-// finds reports whether a lookup finds a route of a type over a link that is for one
-// address alone. It returns false, too, if policy rules hide the route.
-func (h *Host) finds(kind byte, index int, ip net.IP) (found bool) {
-	bits := uint8(128)
-	if ip.To4() != nil {
-		bits = 32
-	}
-	return h.findsNetwork(kind, index, ip, bits)
-}
-
-// findsNetwork is finds of a route to a network with a prefix length.
-func (h *Host) findsNetwork(kind byte, index int, ip net.IP, bits uint8) (found bool) {
+// finds is Reaches of the network of an IP address with a prefix length.
+func (h *Host) finds(index int, ip net.IP, bits uint8) (found bool) {
 	family, address := uint8(unix.AF_INET6), ip.To16()
 	if v4 := ip.To4(); v4 != nil {
 		family, address = unix.AF_INET, v4
@@ -87,7 +77,7 @@ func (h *Host) findsNetwork(kind byte, index int, ip net.IP, bits uint8) (found 
 		r.Attribute(unix.RTA_DST, address)
 		r.Uint32(unix.RTA_OIF, uint32(index))
 	}, func(answer []byte) {
-		if len(answer) < unix.SizeofRtMsg || answer[1] != bits || answer[7] != kind { // rtm_dst_len, rtm_type
+		if len(answer) < unix.SizeofRtMsg || answer[1] != bits || answer[7] != unix.RTN_UNICAST { // rtm_dst_len, rtm_type
 			return
 		}
 		for _, link := range parseRouteInfo(answer).links {

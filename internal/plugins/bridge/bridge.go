@@ -77,6 +77,7 @@ func (a *addition) steps() []sdk.Step {
 		forwards,
 		{Name: "reception", Do: a.awaitReception},
 		guarded,
+		{Name: "announce the addresses", Do: a.announce},
 	}
 }
 
@@ -214,7 +215,12 @@ func (a *addition) gateway(ctx context.Context) error {
 	set := func() error {
 		_, err := a.setGateways(ctx, a.args.Host, a.link, a.result)
 		if err != nil {
-			err = errors.Join(veth.CheckMTU(a.args.Host.Kernel, a.gatewayName(), a.result), err)
+			return errors.Join(veth.CheckMTU(a.args.Host.Kernel, a.gatewayName(), a.result), err)
+		}
+		_, err = a.restoreRoutes(a.args, a.link.Index, a.result)
+		if errors.Is(err, rtnl.ErrForeignRoute) { // CHECK reports it
+			a.args.Host.Log.Warn("the host does not reach the network", "network", a.Name, "because", err)
+			return nil
 		}
 		return err
 	}
@@ -252,14 +258,7 @@ func (a *addition) awaitPort(ctx context.Context) error {
 			return err
 		}
 		if up {
-			var changes rtnl.Batch
-			changes.DropMulticast(a.veth.Index) // a bridge port does not use IPv6 itself
-			for _, ip := range a.result.IPs {
-				// The bridge's neighbour entry may be that of the address's
-				// previous holder, for minutes.
-				changes.ReplaceNeighbour(a.link.Index, ip.Address.IP, a.veth.PeerMAC)
-			}
-			return a.args.Host.Kernel.Apply(&changes)
+			return a.setUpPort()
 		}
 		select {
 		case <-ctx.Done():
@@ -269,7 +268,39 @@ func (a *addition) awaitPort(ctx context.Context) error {
 	}
 }
 
+// setUpPort sets what can be set of the port when it forwards.
+func (a *addition) setUpPort() error {
+	host, index := a.args.Host.Kernel, a.link.Index
+	if a.IsGateway {
+		var err error
+		if _, index, err = a.gatewayIndex(host, a.link); err != nil {
+			return err
+		}
+	}
+	var changes rtnl.Batch
+	changes.DropMulticast(a.veth.Index) // a bridge port does not use IPv6 itself
+	for _, ip := range a.result.IPs {
+		// The host's neighbour entry may be that of the address's previous holder, for minutes.
+		changes.ReplaceNeighbour(index, ip.Address.IP, a.veth.PeerMAC)
+	}
+	return host.Apply(&changes)
+}
+
 // awaitReception waits until the container accepts packets for its addresses.
 func (a *addition) awaitReception(ctx context.Context) error {
 	return a.sandbox.AwaitReception(ctx, a.veth.PeerIndex, veth.IPs(a.result)...)
+}
+
+// announce tells the neighbours on the bridge the MAC of the container's addresses: they may have that of
+// an earlier container, and send to it for up to a minute.
+func (a *addition) announce(context.Context) error {
+	return a.args.AtEnd(a.result, func(r *types100.Result) error {
+		mac, ok := containerMAC(a.args, r)
+		if !ok {
+			return nil
+		}
+		var changes rtnl.Batch
+		changes.Announce(a.veth.PeerIndex, mac)
+		return a.sandbox.Apply(&changes)
+	})
 }

@@ -110,15 +110,23 @@ func (b *bridge) guardedPorts(c *sdk.CmdArgs, r *types100.Result) []ruleset.Brid
 	if r == nil || sdk.AddedByReference(c, b.Name, r) {
 		return nil
 	}
+	if mac, ok := containerMAC(c, r); ok {
+		return b.portOf(c.Owner(b.Name), mac, r)
+	}
+	return nil
+}
+
+// containerMAC returns the MAC of the container's end according to a result.
+func containerMAC(c *sdk.CmdArgs, r *types100.Result) (_ net.HardwareAddr, ok bool) {
 	for _, itf := range r.Interfaces {
 		if itf.Name != c.IfName || itf.Sandbox == "" {
 			continue
 		}
 		if mac, err := net.ParseMAC(itf.Mac); err == nil && len(mac) == 6 {
-			return b.portOf(c.Owner(b.Name), mac, r)
+			return mac, true
 		}
 	}
-	return nil
+	return nil, false
 }
 
 // portOf returns the port for a MAC and the addresses of a result. Without addresses, those of the

@@ -115,10 +115,18 @@ func (b *bridge) checkPort(c *sdk.CmdArgs, r *types100.Result, peer netlink.Link
 			continue
 		}
 		_, err := veth.CheckHost(c, itf, peer, br.Index)
-		if err == nil {
-			return nil
+		if err != nil {
+			errs = append(errs, err)
+			continue
 		}
-		errs = append(errs, err)
+		port, err := c.Host.Kernel.Port(itf.Name)
+		if err != nil {
+			return err
+		}
+		if err := b.checkSettings(port); err != nil {
+			return fmt.Errorf("port %q of bridge %q %w", itf.Name, b.Bridge, err)
+		}
+		return nil
 	}
 	return errors.Join(append(errs, fmt.Errorf("bridge %q has no port for %q", b.Bridge, c.IfName))...)
 }

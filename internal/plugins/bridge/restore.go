@@ -148,20 +148,27 @@ func routeTo(index int, ip *types100.IPConfig) *rtnl.Route {
 	return route
 }
 
-// checkRoutes returns an error for each network of a result to which another program's route
-// leads, instead of the one over the bridge.
+// checkRoutes returns an error for each network of a result to which no route over the bridge leads.
 func (b *bridge) checkRoutes(host *rtnl.Host, index int, r *types100.Result) error {
 	if !b.IsGateway || b.Vlan != 0 {
 		return nil
 	}
 	var errs []error
 	for _, ip := range r.IPs {
-		if ones, bits := ip.Address.Mask.Size(); ones == bits || host.Reaches(index, &ip.Address) {
+		if ones, bits := ip.Address.Mask.Size(); ones == bits {
+			continue // the kernel makes no such route
+		}
+		has, err := host.HasRoute(index, &ip.Address)
+		if err != nil || has {
+			errs = append(errs, err)
 			continue
 		}
 		route := routeTo(index, ip)
+		text := fmt.Sprintf("the host has no route to %s over %q", route.Dst, b.Bridge)
 		if err := host.ForeignRoute(route); err != nil {
-			errs = append(errs, fmt.Errorf("the host has no route to %s over %q: %w", route.Dst, b.Bridge, err))
+			errs = append(errs, fmt.Errorf("%s: %w", text, err))
+		} else {
+			errs = append(errs, errors.New(text))
 		}
 	}
 	return errors.Join(errs...)
@@ -174,41 +181,4 @@ func (b *bridge) restoreGuard(ctx context.Context, c *sdk.CmdArgs, r *types100.R
 	}
 	_, err := c.Host.RestoreGuard(ctx, ruleset.Bridge)
 	return err
-}
-
-// restorePort makes the host's end of the veth a guarded port again, or one that ignores routers,
-// attaches it to the bridge, and brings it up. Of a port with VLANs it restores no more than the guard.
-func (b *bridge) restorePort(c *sdk.CmdArgs) (changed bool, err error) {
-	host, name := c.Host.Kernel, c.Owner(b.Name).Veth()
-	port, err := host.Port(name)
-	if err != nil {
-		return false, err
-	}
-	br, err := host.Index(b.Bridge)
-	if err != nil {
-		return false, err
-	}
-	var changes rtnl.Batch
-	attach := port.Master != br && !b.tags()
-	if attach {
-		changes.AttachPort(port.Index, br, b.HairpinMode, b.PortIsolation)
-	}
-	closed := false
-	if !b.guardsSources() {
-		if closed, err = veth.IgnoreRouters(name); err != nil {
-			return false, fmt.Errorf("port %q of bridge %q: %w", name, b.Bridge, err)
-		}
-	}
-	changed = b.guardPort(&changes, port, attach) || attach
-	if !port.Up && !b.tags() {
-		changed = true
-		changes.BringUp(port.Index)
-	}
-	if !changed {
-		return closed, nil
-	}
-	if err := host.Apply(&changes); err != nil {
-		return closed, fmt.Errorf("port %q of bridge %q: %w", name, b.Bridge, err)
-	}
-	return true, nil
 }

@@ -288,7 +288,7 @@ func checkReach(host *rtnl.Host, index int, name string, r *types100.Result) err
 				errs = append(errs, cmp.Or(err, fmt.Errorf("interface %q of the host does not have the address %s", name, ip.Gateway)))
 			}
 		}
-		if has, err := host.HasRoute(index, ip.Address.IP); err != nil {
+		if has, err := host.HasRoute(index, veth.HostPrefix(ip.Address.IP)); err != nil {
 			errs = append(errs, err)
 		} else if !has {
 			errs = append(errs, noRoute(host, index, name, ip))

@@ -58,6 +58,7 @@ type Additions struct {
 	LoopbackRouted string
 
 	list []Addition
+	last []func(*types100.Result) error
 }
 
 // LoopbackRouter is a plugin that publishes host ports.
@@ -93,6 +94,33 @@ func (a *CmdArgs) AddElements(ctx context.Context, n Addition) error {
 		n.Added = nil
 	}
 	a.Additions.list = append(a.Additions.list, n)
+	return nil
+}
+
+// AtEnd calls a function when everything of the attachment was added, and its packets pass: after the
+// last plugin of the chain, with the result of the chain. Without Additions it calls the function at
+// once, with the given result.
+func (a *CmdArgs) AtEnd(result *types100.Result, do func(*types100.Result) error) error {
+	if a.Additions == nil {
+		return do(result)
+	}
+	plugin := a.Additions.Plugin
+	a.Additions.last = append(a.Additions.last, func(r *types100.Result) error {
+		if err := do(r); err != nil {
+			return named(plugin, err)
+		}
+		return nil
+	})
+	return nil
+}
+
+// End calls the functions that were given to AtEnd. Call it when the packets of the attachment pass.
+func (x *Additions) End(result *types100.Result) error {
+	for _, do := range x.last {
+		if err := do(result); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

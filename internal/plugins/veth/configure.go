@@ -78,7 +78,8 @@ func IPs(r *types100.Result) []net.IP {
 }
 
 // enableIPv6 enables IPv6 on the interface and on loopback, and makes the
-// interface keep its addresses while it is down.
+// interface keep its addresses while it is down, and announce them as IPv4 ones: see
+// rtnl.Batch.SetUp.
 func enableIPv6(s *rtnl.Sandbox, name string, dad bool) error {
 	return s.Do(func() error {
 		conf := "net/ipv6/conf/"
@@ -86,6 +87,7 @@ func enableIPv6(s *rtnl.Sandbox, name string, dad bool) error {
 			rtnl.SetSysctl(conf+"lo/disable_ipv6", "0"),
 			rtnl.SetSysctl(conf+name+"/disable_ipv6", "0"),
 			rtnl.SetSysctl(conf+name+"/keep_addr_on_down", "1"),
+			rtnl.SetSysctl(conf+name+"/ndisc_notify", "1"),
 		)
 		if dad {
 			return errors.Join(err, rtnl.SetSysctl(conf+name+"/enhanced_dad", "1"), rtnl.SetSysctl(conf+name+"/accept_dad", "1"))
