@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -33,8 +32,8 @@ type deleter struct {
 }
 
 type deletion struct {
-	name string
-	done chan error
+	index int // when its turn comes, the name may be that of another link
+	done  chan error
 }
 
 func (d *deleter) close() {
@@ -50,7 +49,14 @@ func (d *deleter) close() {
 // not exist, found is false and err is nil. If the context ends first, the link may be
 // deleted all the same.
 func (h *Host) DeleteLink(ctx context.Context, name string) (found bool, err error) {
-	one := &deletion{name: name, done: make(chan error, 1)}
+	index, err := h.Index(name)
+	if errors.Is(err, unix.ENODEV) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("delete link: %w", err)
+	}
+	one := &deletion{index: index, done: make(chan error, 1)}
 	h.deleter.mu.Lock()
 	h.deleter.queue = append(h.deleter.queue, one)
 	if !h.deleter.busy {
@@ -60,7 +66,6 @@ func (h *Host) DeleteLink(ctx context.Context, name string) (found bool, err err
 	h.deleter.mu.Unlock()
 	select {
 	case <-ctx.Done():
-		h.deleter.forget(one)
 		return false, fmt.Errorf("delete link %q: %w", name, ctx.Err())
 	case err := <-one.done:
 		if errors.Is(err, unix.ENODEV) {
@@ -71,14 +76,6 @@ func (h *Host) DeleteLink(ctx context.Context, name string) (found bool, err err
 		}
 		return true, nil
 	}
-}
-
-// forget removes a deletion that has not begun from the queue. Later, another link
-// could have its name.
-func (d *deleter) forget(one *deletion) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.queue = slices.DeleteFunc(d.queue, func(q *deletion) bool { return q == one })
 }
 
 // run makes deletions until the queue is empty.
@@ -104,12 +101,12 @@ func (d *deleter) delete(batch []*deletion) {
 		return
 	}
 	if len(batch) == 1 {
-		batch[0].done <- d.deleteOne(batch[0].name)
+		batch[0].done <- d.deleteOne(batch[0].index)
 		return
 	}
 	var marked []*deletion
 	for _, one := range batch {
-		if err := d.mark(one.name); err != nil {
+		if err := d.mark(one.index); err != nil {
 			one.done <- err
 			continue
 		}
@@ -124,16 +121,16 @@ func (d *deleter) delete(batch []*deletion) {
 	}
 }
 
-// deleteOne deletes one link by its name, because the kernel walks all links for a group.
+// deleteOne deletes one link by its index, because the kernel walks all links for a group.
 // It marks the link all the same: the group is part of the kernel's notification, and
 // tells that allocnet itself has deleted the link.
-func (d *deleter) deleteOne(name string) error {
-	if err := d.mark(name); err != nil {
+func (d *deleter) deleteOne(index int) error {
+	if err := d.mark(index); err != nil {
 		return err
 	}
 	err := do(d.socket, func(r *sock.Requests) {
 		r.Begin("", unix.RTM_DELLINK, unix.NLM_F_ACK)
-		putNamed(r, name, 0)
+		putLink(r, index, 0)
 	})
 	if errors.Is(err, unix.ENODEV) {
 		return nil // a batch of another process has just deleted it
@@ -152,10 +149,10 @@ func (d *deleter) open() (err error) {
 }
 
 // mark moves a link to the group of links to be deleted.
-func (d *deleter) mark(name string) error {
+func (d *deleter) mark(index int) error {
 	return do(d.socket, func(r *sock.Requests) {
 		r.Begin("", unix.RTM_NEWLINK, unix.NLM_F_ACK)
-		putNamed(r, name, 0)
+		putLink(r, index, 0)
 		r.Uint32(unix.IFLA_GROUP, deletionGroup)
 	})
 }

@@ -16,16 +16,31 @@ func TestAbandonedDeletion(t *testing.T) {
 	privhost.Require(t)
 	h := OpenHost()
 	defer h.Close()
-	require.NoError(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "x0"}, PeerName: "px0"}))
+	add := func(name string) netlink.Link {
+		link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: "p" + name}
+		require.NoError(t, netlink.LinkAdd(link))
+		return link
+	}
+	add("next")
 	h.deleter.busy = true // with an earlier one
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := h.DeleteLink(ended, "x0")
-	require.ErrorIs(t, err, context.Canceled)
+	for _, abandoned := range []string{"x0", "x1"} {
+		link := add(abandoned)
+		_, err := h.DeleteLink(ended, abandoned)
+		require.ErrorIs(t, err, context.Canceled)
+		if abandoned == "x0" {
+			require.NoError(t, netlink.LinkDel(link))
+			add("x0")
+		}
+	}
 	h.deleter.busy = false
-	_, err = h.DeleteLink(t.Context(), "absent")
+	found, err := h.DeleteLink(t.Context(), "next")
 	require.NoError(t, err)
-	found, err := h.DeleteLink(t.Context(), "x0")
+	require.True(t, found)
+	_, err = netlink.LinkByName("x1")
+	require.True(t, IsNotFound(err), "it was abandoned, and is deleted all the same: %v", err)
+	found, err = h.DeleteLink(t.Context(), "x0")
 	require.NoError(t, err)
-	require.True(t, found, "it was left alone")
+	require.True(t, found, "it is another link than the one to be deleted")
 }
