@@ -76,6 +76,33 @@ func TestOrphanOfAnother(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// TestOwnNetnsByAnotherName: the directory of namespaces is what it is, whatever a path to it says.
+func TestOwnNetnsByAnotherName(t *testing.T) {
+	h, foreign := ownHost(t)
+	link := filepath.Join(t.TempDir(), "link")
+	require.NoError(t, os.Symlink("/run/own", link))
+	for name, remove := range map[string]func() error{
+		"teardown": func() error { return h.Teardown(t.Context(), Allocation{ID: "a", OwnNetns: true, Wait: true}) },
+		"gc": func() error {
+			report, err := h.GCScope(t.Context(), Scope{DestroyNetns: true})
+			require.Equal(t, []string{"/run/own/a"}, report.Destroyed)
+			return err
+		},
+	} {
+		for _, own := range []bool{true, false} {
+			if !own {
+				_, err := sandbox.CreateIn("/run/own", "a")
+				require.NoError(t, err)
+			}
+			_, err := h.Setup(t.Context(), Allocation{ID: "a", Netns: link + "/a", OwnNetns: own})
+			require.NoError(t, err, name)
+			require.NoError(t, remove(), name)
+			require.NoFileExists(t, "/run/own/a", name)
+		}
+	}
+	h.requireNoOwn(foreign)
+}
+
 // watchedContext is a context without an end that reports each look at its error. Get looks once,
 // before it reads the record.
 type watchedContext struct {

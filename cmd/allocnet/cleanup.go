@@ -231,7 +231,7 @@ func (r *cleanupResult) force(ctx context.Context, conf *configurator.Configurat
 	if how.all && errors.Is(err, configurator.ErrSetUp) {
 		return true, nil
 	}
-	if err == nil && how.destroy && isNamed(r.netns) && netnsOwners(ctx, conf)[r.netns] == "" {
+	if err == nil && how.destroy && isNamed(r.netns) && netnsOwners(ctx, conf).checkFree(r.netns, "") == nil {
 		r.Destroyed, err = r.destroyNetns(own)
 	}
 	return false, err

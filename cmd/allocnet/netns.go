@@ -7,6 +7,7 @@ import (
 
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/state/netns"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -23,7 +24,8 @@ func netnsPath(id, given string) string {
 
 // isNamed reports whether a path is in the directory of named network namespaces.
 func isNamed(path string) bool {
-	return filepath.Dir(path) == sandbox.DefaultDir
+	_, ok := netns.In(sandbox.DefaultDir, path)
+	return ok
 }
 
 // destroyNetns destroys a network namespace and reports whether it existed.
@@ -55,8 +57,7 @@ func recordedNetns(r *configurator.Record) sandbox.Identity {
 	return identityAt(r.Netns)
 }
 
-// owners maps the paths of network namespaces to the allocations that have them by their
-// records.
+// owners maps allocations to the paths of their network namespaces by their records.
 type owners map[string]string
 
 // netnsOwners ignores unreadable records. It also reads if the context has ended, because
@@ -68,15 +69,17 @@ func netnsOwners(ctx context.Context, conf allocnet.Service) owners {
 		if records[i].Acknowledged { // it is torn down, and its namespace may go
 			continue
 		}
-		o[filepath.Clean(records[i].Netns)] = records[i].ID
+		o[records[i].ID] = records[i].Netns
 	}
 	return o
 }
 
-// checkFree returns ErrInUse for the network namespace of another allocation.
+// checkFree returns ErrInUse for the network namespace of an allocation other than the one with the ID.
 func (o owners) checkFree(path, id string) error {
-	if other := o[filepath.Clean(path)]; other != "" && other != id {
-		return fmt.Errorf("destroy network namespace: %w", &configurator.NetnsError{Netns: path, ID: id, OtherID: other})
+	for other, netnsOfOther := range o {
+		if other != id && netns.Same(netnsOfOther, path) {
+			return fmt.Errorf("destroy network namespace: %w", &configurator.NetnsError{Netns: path, ID: id, OtherID: other})
+		}
 	}
 	return nil
 }

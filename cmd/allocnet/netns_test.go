@@ -294,3 +294,16 @@ func (w *workspace) forgeCookie(id string) {
 	r.Namespace.Cookie++
 	require.NoError(w, store.Put(r))
 }
+
+// TestOwnersByAnotherPath: a network namespace belongs to an allocation by whatever path.
+func TestOwnersByAnotherPath(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "a")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	require.NoError(t, os.Symlink(dir, dir+"/link"))
+	o := owners{"other": dir + "/link/a", "gone": dir + "/gone"}
+	require.ErrorIs(t, o.checkFree(file, "own"), configurator.ErrInUse)
+	require.NoError(t, o.checkFree(file, "other"))
+	require.NoError(t, o.checkFree(dir+"/b", "own"))
+	require.ErrorIs(t, o.checkFree(dir+"/gone", "own"), configurator.ErrInUse)
+}

@@ -24,14 +24,8 @@ type Notes struct {
 	Lock func(ctx context.Context, id string) (unlock func(), err error)
 }
 
-// Contains reports whether a path is directly in the directory, where Setup creates network
-// namespaces and Teardown destroys them.
-func (n *Notes) Contains(path string) bool {
-	return filepath.Dir(path) == n.Dir && filepath.Clean(path) == path
-}
-
-// Name sets the default path of the network namespace of an allocation with OwnNetns. It
-// returns ErrInvalidAllocation for a path outside of the directory.
+// Name sets the path of the network namespace of an allocation with OwnNetns: the default one, or that
+// in the directory by its usual name. It returns ErrInvalidAllocation for a path outside of the directory.
 func (n *Notes) Name(a *allocnet.Allocation) error {
 	if !a.OwnNetns {
 		return nil
@@ -39,9 +33,11 @@ func (n *Notes) Name(a *allocnet.Allocation) error {
 	if a.Netns == "" {
 		a.Netns = filepath.Join(n.Dir, a.ID)
 	}
-	if !n.Contains(a.Netns) {
+	path, ok := In(n.Dir, a.Netns)
+	if !ok {
 		return fmt.Errorf("%w: netns %q: a namespace can only be made in %s", allocnet.ErrInvalidAllocation, a.Netns, n.Dir)
 	}
+	a.Netns = path
 	return nil
 }
 
@@ -116,7 +112,8 @@ func (n *Notes) AddForTeardown(a allocnet.Allocation, with ...string) error {
 	if err := requireSame(r, a.Netns); err != nil {
 		return err
 	}
-	if !n.Contains(r.Netns) {
+	path, ok := In(n.Dir, r.Netns)
+	if !ok {
 		return nil
 	}
 	release, identity, err := identify(r)
@@ -138,7 +135,7 @@ func (n *Notes) AddForTeardown(a allocnet.Allocation, with ...string) error {
 	if !recorded {
 		return nil
 	}
-	return n.Add(a.ID, record.Sandbox{Path: r.Netns, Identity: identity, Scope: r.Scope})
+	return n.Add(a.ID, record.Sandbox{Path: path, Identity: identity, Scope: r.Scope})
 }
 
 // requireSame returns allocnet.ErrDifferent if a path leads to a network namespace other than that of a
@@ -280,8 +277,12 @@ func (n *Notes) PlanGC(s allocnet.Scope, removed []string) (paths []string, err 
 		}
 	}
 	for _, id := range removed {
-		if r, err := n.Store.Get(id); err == nil && n.Contains(r.Netns) && !r.Acknowledged && !r.FormerBoot {
-			goes(id, record.Sandbox{Path: r.Netns, Identity: r.Namespace, Boot: boot})
+		r, err := n.Store.Get(id)
+		if err != nil || r.Acknowledged || r.FormerBoot {
+			continue
+		}
+		if path, ok := In(n.Dir, r.Netns); ok {
+			goes(id, record.Sandbox{Path: path, Identity: r.Namespace, Boot: boot})
 		}
 	}
 	for _, id := range ids {

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"io/fs"
 	"net/http"
-	"os"
 	"path/filepath"
 
 	"github.com/allocnet/allocnet/cmd/internal/server/strict"
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/state/netns"
 	"github.com/allocnet/allocnet/internal/wire"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -55,7 +55,7 @@ func (a *API) destroySandbox(r *http.Request, _ *body) (work, error) {
 	name, dir := r.PathValue("name"), r.URL.Query().Get("dir")
 	return func(ctx context.Context) (any, error) {
 		path := a.options.Sandboxes.Path(name)
-		if dir != "" && filepath.Clean(dir) != filepath.Dir(path) {
+		if dir != "" && !netns.Same(dir, filepath.Dir(path)) {
 			return nil, fmt.Errorf("destroy sandbox %q: its directory is %q, not %q: %w", name, filepath.Dir(path), dir, fs.ErrNotExist)
 		}
 		records, _ := a.options.Service().List(ctx) // records that cannot be read are ignored
@@ -63,22 +63,12 @@ func (a *API) destroySandbox(r *http.Request, _ *body) (work, error) {
 			return nil, err
 		}
 		for i := range records {
-			if !records[i].Acknowledged && sameSandbox(records[i].Netns, path) {
+			if !records[i].Acknowledged && netns.Same(records[i].Netns, path) {
 				return nil, fmt.Errorf("destroy sandbox %q: %w", name, &configurator.NetnsError{Netns: path, OtherID: records[i].ID})
 			}
 		}
 		return nil, a.options.Sandboxes.Destroy(name)
 	}, nil
-}
-
-// sameSandbox reports whether two paths lead to the same network namespace.
-func sameSandbox(a, b string) bool {
-	if filepath.Clean(a) == filepath.Clean(b) {
-		return true
-	}
-	one, err1 := os.Stat(a)
-	other, err2 := os.Stat(b)
-	return err1 == nil && err2 == nil && os.SameFile(one, other)
 }
 
 // Pooled returns Sandboxes that come from a pool, whose directory is dir.
