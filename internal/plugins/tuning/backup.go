@@ -33,10 +33,31 @@ const (
 	maxBackup = 64 << 10
 )
 
-// backupFile returns the path of the attachment's backup. Container ID and
-// interface name must have been validated.
+// backupFile returns the path of the attachment's backup. Container ID and interface name must have been
+// validated. Attachments with the same text of both have different files: no name of an interface
+// contains a percent sign.
 func (t *tuning) backupFile(c *sdk.CmdArgs) string {
-	return filepath.Join(t.DataDir, c.ContainerID+"_"+c.IfName+backupSuffix)
+	return t.backupOf(c.ContainerID, strings.ReplaceAll(c.IfName, "_", "%5F"))
+}
+
+func (t *tuning) backupOf(id, ifName string) string {
+	return filepath.Join(t.DataDir, id+"_"+ifName+backupSuffix)
+}
+
+// find reads the backup of the attachment, and returns its path. It may have been written by the reference
+// plugin or an earlier version, which use the name of the interface as it is.
+func (t *tuning) find(c *sdk.CmdArgs) (file string, b *backup, err error) {
+	file = t.backupFile(c)
+	b, err = readBackup(file)
+	plain := t.backupOf(c.ContainerID, c.IfName)
+	if b != nil || err != nil || plain == file {
+		return file, b, err
+	}
+	b, err = readBackup(plain)
+	if b == nil || b.Owner != "" && b.Owner != c.Owner(t.Name).String() {
+		return file, nil, err
+	}
+	return plain, b, nil
 }
 
 // write replaces the file atomically.

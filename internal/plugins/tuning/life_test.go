@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/testing/plugintest"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -318,4 +319,35 @@ func TestBackupIsReplacedAsAWhole(t *testing.T) {
 	require.Equal(t, &backup{attributes: attributes{MTU: 1400}}, b)
 	_, err = os.Stat(file + draftSuffix)
 	require.True(t, errors.Is(err, os.ErrNotExist))
+}
+
+// TestBackupsOfSimilarNames: attachments whose container IDs and interfaces have the same text together have
+// backups of their own. Those of the reference plugin and of earlier versions are found.
+func TestBackupsOfSimilarNames(t *testing.T) {
+	p := &tuning{}
+	p.Name, p.DataDir = "net", t.TempDir()
+	one, other := &sdk.CmdArgs{ContainerID: "a", IfName: "b_c"}, &sdk.CmdArgs{ContainerID: "a_b", IfName: "c"}
+	mac := func(c *sdk.CmdArgs) string {
+		_, b, err := p.find(c)
+		require.NoError(t, err)
+		if b == nil {
+			return ""
+		}
+		return b.MAC
+	}
+	put := func(file, owner, mac string) {
+		b := &backup{Owner: owner}
+		b.MAC = mac
+		require.NoError(t, b.write(file))
+	}
+	put(filepath.Join(p.DataDir, "a_b_c.json"), "", "of the reference plugin")
+	require.Equal(t, "of the reference plugin", mac(one))
+	require.Equal(t, "of the reference plugin", mac(other))
+	put(filepath.Join(p.DataDir, "a_b_c.json"), one.Owner("net").String(), "of an earlier version")
+	require.Equal(t, "of an earlier version", mac(one))
+	put(p.backupFile(other), other.Owner("net").String(), "other")
+	require.Empty(t, mac(one))
+	put(p.backupFile(one), one.Owner("net").String(), "one")
+	require.Equal(t, "one", mac(one))
+	require.Equal(t, "other", mac(other))
 }

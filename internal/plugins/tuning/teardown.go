@@ -16,8 +16,7 @@ func (t *tuning) Del(_ context.Context, c *sdk.CmdArgs) error {
 	if err := validate(c); err != nil {
 		return err
 	}
-	file := t.backupFile(c)
-	b, err := readBackup(file)
+	file, b, err := t.find(c)
 	if b != nil && !b.empty() {
 		err = b.restoreIn(c)
 	}

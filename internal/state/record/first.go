@@ -7,14 +7,16 @@ import (
 	"path/filepath"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/allocnet/allocnet/internal/smallfile"
 	"github.com/allocnet/allocnet/internal/state/statedir"
 )
 
 // maxFirstWait bounds how long an ADD waits for the first ADD of its network, in case
 // that one hangs.
 const maxFirstWait = 3 * time.Second
+
+// maxBoot is more than the length of the ID of a boot.
+const maxBoot = 128
 
 // First makes the first ADD of a kind run alone. Plugins create objects that
 // all allocations of a host share, such as chains, and concurrent plugins that
@@ -63,24 +65,29 @@ func (s *Store) markerFile(kind string) string {
 	return filepath.Join(s.markerDir(), kind)
 }
 
+// used reports whether there is a marker of this boot for each kind.
 func (s *Store) used(kinds []string) bool {
+	current, err := s.boot()
+	if err != nil {
+		return false
+	}
 	for _, kind := range kinds {
-		if _, err := os.Lstat(s.markerFile(kind)); err != nil {
+		made, err := smallfile.ReadOwn(s.markerFile(kind), maxBoot)
+		if err != nil || string(made) != current {
 			return false
 		}
 	}
 	return true
 }
 
-// markUsed creates first-use markers. If it fails, the next ADD of the kind
-// also runs alone.
+// markUsed writes first-use markers, which contain the ID of this boot. If it fails, the next ADD of the
+// kind also runs alone.
 func (s *Store) markUsed(kinds []string) {
-	if os.MkdirAll(s.markerDir(), 0o700) != nil || statedir.CheckDirs(s.markerDir()) != nil {
+	current, err := s.boot()
+	if err != nil || os.MkdirAll(s.markerDir(), 0o700) != nil || statedir.CheckDirs(s.markerDir()) != nil {
 		return
 	}
 	for _, kind := range kinds {
-		if fd, err := openFile(s.markerFile(kind), unix.O_WRONLY|unix.O_CREAT); err == nil {
-			unix.Close(fd)
-		}
+		_ = smallfile.WriteOwn(s.markerFile(kind), []byte(current))
 	}
 }

@@ -74,6 +74,10 @@ func TestFirstThatFails(t *testing.T) {
 	require.True(t, s.used([]string{"net"}))
 	require.True(t, s.used([]string{"net", "net+ports"}))
 	require.False(t, s.used([]string{"net", "other"}))
+	s.InBoot(func() (string, error) { return "another boot", nil })
+	require.False(t, s.used([]string{"net"}), "a state directory that survives a reboot")
+	s.markUsed([]string{"net"})
+	require.True(t, s.used([]string{"net"}))
 }
 
 // TestWaitersForFirstContinueTogether: once the first ADD has succeeded, the
