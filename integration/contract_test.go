@@ -77,6 +77,7 @@ var withoutPools = map[string]string{
 	"TestNothingIsMissingInContract": noSetup,
 	"TestPool":                       ofPools,
 	"TestPoolKilled":                 ofPools,
+	"TestPoolNeighbours":             ofPools,
 	"TestPoolSame":                   ofPools,
 	"TestPoolDamaged":                ofPools,
 	"TestPoolOfAnotherTime":          ofPools,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"path/filepath"
 	"testing"
 	"time"
@@ -71,6 +72,45 @@ func testPool(t *testing.T, main string, of testbed.Families) {
 		require.NoError(t, h.Teardown(h.Context(), one))
 	}
 	h.Settle()
+}
+
+// TestPoolNeighbours: a neighbour on the bridge reaches a prepared network namespace that has the address
+// of an allocation that it knew.
+func TestPoolNeighbours(t *testing.T) {
+	for name, more := range map[string][]map[string]any{"plain": nil, "policy": {{"type": "policy"}}} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t, configurator.EngineNative)
+			plugins := append(testbed.Chain("bridge", testbed.Dual, ""), more...)
+			plugins[1]["ipam"] = map[string]any{"type": "host-local", "ranges": []any{
+				[]any{map[string]any{"subnet": testbed.Dual.V4, "rangeStart": "10.99.0.2", "rangeEnd": "10.99.0.4"}},
+				[]any{map[string]any{"subnet": testbed.Dual.V6, "rangeStart": "fd00:99::2", "rangeEnd": "fd00:99::4"}},
+			}}
+			h.Network("net", plugins...)
+			h.pooled(1)
+			allocation := func(i int) configurator.Allocation {
+				return configurator.Allocation{ID: fmt.Sprint("a", i), Networks: []string{"net"}, OwnNetns: true, Wait: true}
+			}
+			_, err := h.Setup(h.Context(), allocation(0))
+			require.NoError(t, err)
+			other := filepath.Join(sandbox.DefaultDir, "a0")
+			held := map[string]int{}
+			for i := 1; i < 8; i++ {
+				require.Eventually(t, func() bool { return h.Pools()[0].Ready == 1 }, 20*time.Second, time.Millisecond)
+				s, err := h.Setup(h.Context(), allocation(i))
+				require.NoError(t, err)
+				testbed.Serve(t, filepath.Join(sandbox.DefaultDir, allocation(i).ID), "tcp", 80, allocation(i).ID)
+				for _, at := range []string{s.Address, s.AddressIPv6} {
+					testbed.RequireAnswer(t, other, "tcp", net.JoinHostPort(at, "80"), allocation(i).ID)
+					held[at]++
+				}
+				require.NoError(t, h.Teardown(h.Context(), allocation(i)))
+			}
+			require.Len(t, held, 4, "each address has had several holders")
+			require.Equal(t, uint64(8), h.Pools()[0].Taken)
+			require.NoError(t, h.Teardown(h.Context(), allocation(0)))
+			h.Settle()
+		})
+	}
 }
 
 // poolLoop sets allocations up from a pool and tears them down until it is killed.
