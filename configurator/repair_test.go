@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/iptables"
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -150,6 +151,7 @@ func TestRepairOfTheHost(t *testing.T) {
 	for damage, found := range map[string]string{
 		"ip link set " + of["ifb"] + " down":          "is down",
 		"ip link set brtest down":                     "is down",
+		"ip link set brtest arp off":                  "has ARP switched off",
 		"ip route del 10.77.0.0/24":                   `the host has no route to 10.77.0.0/24 over "brtest"`,
 		"ip -6 route del fd00:77::/64":                `the host has no route to fd00:77::/64 over "brtest"`,
 		port + " state 0":                             "is disabled in the bridge",
@@ -168,6 +170,95 @@ func TestRepairOfTheHost(t *testing.T) {
 		require.Equal(t, []string{"a"}, report.Repaired)
 		require.NoError(t, h.Check(t.Context(), a), damage)
 	}
+	require.NoError(t, h.Teardown(t.Context(), a))
+}
+
+// TestRepairOfARoutedLink: of a routed network.
+func TestRepairOfARoutedLink(t *testing.T) {
+	h, leases := nativeHost(t, "1.0.0")
+	h.file("net.conflist", `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"ptp",
+		"ipam":{"type":"host-local","dataDir":"`+leases+`","ranges":[[{"subnet":"10.77.0.0/24"}],[{"subnet":"fd00:77::/64"}]]}}]}`)
+	a := h.alloc("a")
+	_, err := h.Setup(t.Context(), a)
+	require.NoError(t, err)
+	link := names.Owner{Network: "net", ID: "a", IfName: "eth0", Instance: h.instance}.Veth()
+	for damage, found := range map[string]string{
+		"ip link set " + link + " arp off":                                       "has ARP switched off",
+		"ip link add brtest type bridge; ip link set " + link + " master brtest": "has become a port of a bridge",
+	} {
+		out, err := exec.Command("sh", "-c", damage).CombinedOutput()
+		require.NoError(t, err, "%s: %s", damage, out)
+		err = h.Check(t.Context(), a)
+		require.ErrorIs(t, err, ErrUnhealthy, damage)
+		require.ErrorContains(t, err, found, damage)
+		report, err := h.Repair(t.Context())
+		require.NoError(t, err, damage)
+		require.Equal(t, []string{"a"}, report.Repaired)
+		require.NoError(t, h.Check(t.Context(), a), damage)
+	}
+	require.NoError(t, h.Teardown(t.Context(), a))
+}
+
+// TestForeignRouteToAnAddress: CHECK finds another program's route to the address of an allocation on a
+// bridge. It stays, and the error says how to delete it.
+func TestForeignRouteToAnAddress(t *testing.T) {
+	h, _ := nativeHost(t, "1.0.0")
+	a := h.alloc("a")
+	status, err := h.Setup(t.Context(), a)
+	require.NoError(t, err)
+	require.NoError(t, exec.Command("ip", "route", "add", "unreachable", status.Address).Run())
+	for range 2 {
+		err := h.Check(t.Context(), a)
+		require.ErrorIs(t, err, ErrUnhealthy)
+		require.ErrorContains(t, err, fmt.Sprintf(`the host has no route to %[1]s over "brtest": a route of another program is in its place, which has the type unreachable; delete it: ip route del unreachable %[1]s`, status.Address))
+		report, err := h.Repair(t.Context())
+		require.Error(t, err)
+		require.Equal(t, []string{"a"}, report.Broken)
+	}
+	require.NoError(t, exec.Command("ip", "route", "del", "unreachable", status.Address).Run())
+	require.NoError(t, exec.Command("ip", "route", "add", status.Address, "dev", "brtest").Run())
+	require.NoError(t, h.Check(t.Context(), a), "the way is the same")
+	require.NoError(t, h.Teardown(t.Context(), a))
+}
+
+// TestBridgeWithSTP: with STP, a bridge forwards through a new port after some seconds. Setup returns after
+// that, or says so.
+func TestBridgeWithSTP(t *testing.T) {
+	h, _ := nativeHost(t, "1.0.0", `{"type":"portmap","capabilities":{"portMappings":true}}`)
+	require.NoError(t, exec.Command("ip", "link", "add", "brtest", "type", "bridge", "stp_state", "1", "forward_delay", "3000").Run())
+	a, b := h.alloc("a"), h.alloc("b")
+	ctx, cancel := context.WithTimeout(t.Context(), enough(t))
+	defer cancel()
+	_, err := h.Setup(ctx, a)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, `bridge "brtest" uses STP, and does not forward through port`)
+	require.ErrorContains(t, err, `which takes 1m0s: shorten it (ip link set dev brtest type bridge forward_delay 200), or switch STP off (stp_state 0): context deadline exceeded`)
+	require.NoError(t, exec.Command("ip", "link", "set", "brtest", "type", "bridge", "forward_delay", "200").Run())
+	for _, alloc := range []Allocation{a, b} { // the second one with a bridge that has a carrier
+		status, err := h.Setup(t.Context(), alloc)
+		require.NoError(t, err)
+		port, err := netlink.LinkByName(names.Owner{Network: "net", ID: alloc.ID, IfName: "eth0", Instance: h.instance}.Veth())
+		require.NoError(t, err)
+		out, err := exec.Command("bridge", "-d", "link", "show", "dev", port.Attrs().Name).CombinedOutput()
+		require.NoError(t, err)
+		require.Contains(t, string(out), "state forwarding", status.Address)
+	}
+	for _, alloc := range []Allocation{a, b} {
+		require.NoError(t, h.Teardown(t.Context(), alloc))
+	}
+}
+
+// TestSetupEnablesIPv6OfTheBridge: an ADD enables IPv6 on the bridge if another program has disabled it.
+func TestSetupEnablesIPv6OfTheBridge(t *testing.T) {
+	h, leases := nativeHost(t, "1.0.0")
+	h.file("net.conflist", `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"bridge","bridge":"brtest","isGateway":true,
+		"ipam":{"type":"host-local","dataDir":"`+leases+`","ranges":[[{"subnet":"10.77.0.0/24"}],[{"subnet":"fd00:77::/64"}]]}}]}`)
+	require.NoError(t, exec.Command("ip", "link", "add", "brtest", "type", "bridge").Run())
+	require.NoError(t, os.WriteFile("/proc/sys/net/ipv6/conf/brtest/disable_ipv6", []byte("1"), 0o600))
+	a := h.alloc("a")
+	_, err := h.Setup(t.Context(), a)
+	require.NoError(t, err)
+	require.NoError(t, h.Check(t.Context(), a))
 	require.NoError(t, h.Teardown(t.Context(), a))
 }
 

@@ -29,7 +29,7 @@ func (h *Host) RestoreRoute(route *Route, to net.IP) (added bool, err error) {
 		err = h.ForeignRoute(route)
 	}
 	if err != nil {
-		return false, fmt.Errorf("restore route to %s: %w", short(route.Dst), err)
+		return false, fmt.Errorf("restore route to %s: %w", Short(route.Dst), err)
 	}
 	return added, nil
 }
@@ -52,7 +52,7 @@ func (h *Host) ForeignRoute(route *Route) error {
 	if other.kind != unix.RTN_UNICAST {
 		leads, deletion = "has the type "+other.typeName(), deletion+other.typeName()+" "
 	}
-	deletion += short(route.Dst)
+	deletion += Short(route.Dst)
 	if len(other.links) == 1 {
 		link, err := h.LinkByIndex(other.links[0])
 		if err != nil {
@@ -66,8 +66,8 @@ func (h *Host) ForeignRoute(route *Route) error {
 	return fmt.Errorf("%w, which %s; delete it: %s", ErrForeignRoute, leads, deletion)
 }
 
-// short returns a destination as ip route shows it.
-func short(dst *net.IPNet) string {
+// Short returns a destination as ip route shows it.
+func Short(dst *net.IPNet) string {
 	if ones, bits := dst.Mask.Size(); ones == bits {
 		return dst.IP.String()
 	}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -149,9 +150,9 @@ func linkInquiry(r *sock.Requests, index int) {
 }
 
 // AreOperational reports whether links of the host carry traffic: the operational state of all is
-// up (RFC 2863). For a bridge port that means that the bridge forwards, and for a bridge that it has
-// such a port: without one the kernel drops what the host itself sends through the bridge. To ask for
-// the state of a link makes recent kernels update it at once.
+// up (RFC 2863), and that of bridge ports in the bridge is forwarding, which takes a while with STP. For
+// a bridge that means that it has such a port: without one the kernel drops what the host itself sends
+// through the bridge. To ask for the state of a link makes recent kernels update it at once.
 func (h *Host) AreOperational(names ...string) (bool, error) {
 	up := 0
 	var failed error
@@ -165,14 +166,67 @@ func (h *Host) AreOperational(names ...string) (bool, error) {
 				failed = errors.Join(failed, fmt.Errorf("find link %q: %w", names[i], err))
 				return
 			}
-			sock.EachAttribute(sock.After(unix.SizeofIfInfomsg, answer), func(kind uint16, value []byte) {
-				if kind == unix.IFLA_OPERSTATE && len(value) > 0 && netlink.LinkOperState(value[0]) == netlink.OperUp {
-					up++
+			if isOperational(answer) {
+				up++
+			}
+		})
+	})
+	return up == len(names), errors.Join(err, failed)
+}
+
+func isOperational(answer []byte) bool {
+	up, forwards := false, true
+	sock.EachAttribute(sock.After(unix.SizeofIfInfomsg, answer), func(kind uint16, value []byte) {
+		switch kind {
+		case unix.IFLA_OPERSTATE:
+			up = len(value) > 0 && netlink.LinkOperState(value[0]) == netlink.OperUp
+		case unix.IFLA_LINKINFO:
+			eachPortSetting(value, func(kind uint16, value []byte) {
+				if kind == nl.IFLA_BRPORT_STATE && len(value) == 1 {
+					forwards = value[0] == forwardingState
+				}
+			})
+		}
+	})
+	return up && forwards
+}
+
+// ForwardDelay returns how long a bridge of the host waits before it forwards through a new port: two
+// forward delays with STP (IEEE 802.1D), and otherwise no time.
+func (h *Host) ForwardDelay(bridge string) (delay time.Duration, err error) {
+	const hertz = 100 // USER_HZ, the unit of the kernel's times
+	stp := false
+	err = get(&h.conns, byName(bridge), func(answer []byte) {
+		sock.EachAttribute(sock.After(unix.SizeofIfInfomsg, answer), func(kind uint16, info []byte) {
+			if kind != unix.IFLA_LINKINFO {
+				return
+			}
+			eachNested(info, nl.IFLA_INFO_DATA, func(kind uint16, value []byte) {
+				switch kind {
+				case nl.IFLA_BR_FORWARD_DELAY:
+					delay = 2 * time.Duration(sock.Uint32(value)) * time.Second / hertz
+				case nl.IFLA_BR_STP_STATE:
+					stp = sock.Uint32(value) != 0
 				}
 			})
 		})
 	})
-	return up == len(names), errors.Join(err, failed)
+	if err != nil {
+		return 0, fmt.Errorf("find bridge %q: %w", bridge, err)
+	}
+	if !stp {
+		return 0, nil
+	}
+	return delay, nil
+}
+
+// eachNested calls a function for each attribute that is nested in those of a kind.
+func eachNested(attributes []byte, outer uint16, each func(kind uint16, value []byte)) {
+	sock.EachAttribute(attributes, func(kind uint16, value []byte) {
+		if kind == outer {
+			sock.EachAttribute(value, each)
+		}
+	})
 }
 
 // SetUp brings a link up. Except for the loopback link, it also sets arp_notify:
@@ -255,19 +309,34 @@ func LoopbackRouted(name string) (on, known bool) {
 	return value == "1", err == nil
 }
 
-// State returns the index of a link of the host, and whether it is up. It is for many
+// EnableARP makes a link resolve addresses, for IPv6 by neighbour discovery.
+func (b *Batch) EnableARP(index int) {
+	r := b.begin("enable ARP on link", unix.RTM_NEWLINK, 0)
+	var m [unix.SizeofIfInfomsg]byte
+	binary.NativeEndian.PutUint32(m[4:], uint32(index))
+	binary.NativeEndian.PutUint32(m[12:], unix.IFF_NOARP) // the mask of the flags to change
+	r.Append(m[:]...)
+}
+
+// LeaveBridge makes a bridge port one no more.
+func (b *Batch) LeaveBridge(index int) {
+	r := b.begin("detach port from bridge", unix.RTM_NEWLINK, 0)
+	putLink(r, index, 0)
+	r.Uint32(unix.IFLA_MASTER, 0)
+}
+
+// State returns the index of a link of the host, and its flags, as unix.IFF_UP. It is for many
 // links: unlike Port, it takes no time for the number of the peer's namespace (see nsids).
 // IsNotFound reports whether the error means that the link does not exist.
-func (h *Host) State(name string) (index int, up bool, err error) {
-	var flags uint16
+func (h *Host) State(name string) (index int, flags uint16, err error) {
 	err = h.conns.Do(func(s *sock.Socket) error {
 		index, flags, err = s.LinkState(name)
 		return err
 	})
 	if err != nil {
-		return 0, false, fmt.Errorf("find link %q: %w", name, err)
+		return 0, 0, fmt.Errorf("find link %q: %w", name, err)
 	}
-	return index, flags&unix.IFF_UP != 0, nil
+	return index, flags, nil
 }
 
 // IPV4_DEVCONF_FORWARDING, _ARP_NOTIFY and _ROUTE_LOCALNET of linux/ip.h.

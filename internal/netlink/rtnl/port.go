@@ -17,10 +17,12 @@ import (
 // Port is the state of a link that can be a port of a bridge.
 type Port struct {
 	Index  int
-	Master int // index of the bridge; 0 for none
+	Master int // index of the bridge, or of another link that it belongs to; 0 for none
 	Group  uint32
 	Up     bool
-	Hooked bool // see Veth.Hooked
+	// Bridged reports that it is a port of a bridge.
+	Bridged bool
+	Hooked  bool // see Veth.Hooked
 	// Hairpin and Isolated are as in Veth.
 	Hairpin, Isolated bool
 	// Disabled reports that the state of the port is disabled (BR_STATE_DISABLED) although its link has a
@@ -100,29 +102,36 @@ func (h *Host) Port(name string) (p Port, err error) {
 // readSettings reads the settings of a bridge port from the kind of its link.
 func (p *Port) readSettings(linkInfo []byte, carrier bool) {
 	learns, floods := true, true
-	sock.EachAttribute(linkInfo, func(kind uint16, value []byte) {
-		if kind != nl.IFLA_INFO_SLAVE_DATA {
-			return
+	eachPortSetting(linkInfo, func(kind uint16, value []byte) {
+		on := len(value) == 1 && value[0] != 0
+		switch kind {
+		case nl.IFLA_BRPORT_STATE:
+			p.Bridged, p.Disabled = true, carrier && !on
+		case nl.IFLA_BRPORT_MODE:
+			p.Hairpin = on
+		case nl.IFLA_BRPORT_LEARNING:
+			learns = on
+		case nl.IFLA_BRPORT_UNICAST_FLOOD:
+			floods = on
+		case nl.IFLA_BRPORT_ISOLATED:
+			p.Isolated = on
+		case nl.IFLA_BRPORT_GROUP_FWD_MASK:
+			p.Hooked = len(value) == 2 && binary.NativeEndian.Uint16(value) == hookedGroups
 		}
-		sock.EachAttribute(value, func(kind uint16, value []byte) {
-			on := len(value) == 1 && value[0] != 0
-			switch kind {
-			case nl.IFLA_BRPORT_STATE:
-				p.Disabled = carrier && !on
-			case nl.IFLA_BRPORT_MODE:
-				p.Hairpin = on
-			case nl.IFLA_BRPORT_LEARNING:
-				learns = on
-			case nl.IFLA_BRPORT_UNICAST_FLOOD:
-				floods = on
-			case nl.IFLA_BRPORT_ISOLATED:
-				p.Isolated = on
-			case nl.IFLA_BRPORT_GROUP_FWD_MASK:
-				p.Hooked = len(value) == 2 && binary.NativeEndian.Uint16(value) == hookedGroups
-			}
-		})
 	})
 	p.Mute = !learns && !floods
+}
+
+// eachPortSetting calls a function for each setting of a bridge port in the kind of its link. The
+// settings of a link with a master of another kind, as a bond, have other numbers.
+func eachPortSetting(linkInfo []byte, each func(kind uint16, value []byte)) {
+	bridged := false
+	sock.EachAttribute(linkInfo, func(kind uint16, value []byte) {
+		bridged = bridged || kind == nl.IFLA_INFO_SLAVE_KIND && sock.String(value) == "bridge"
+	})
+	if bridged {
+		eachNested(linkInfo, nl.IFLA_INFO_SLAVE_DATA, each)
+	}
 }
 
 // AttachPort makes a link a port of a bridge.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 )
@@ -55,10 +56,10 @@ func TestState(t *testing.T) {
 			set = h.LinkSetUp
 		}
 		require.NoError(t, set(link))
-		index, up, err := h.State("s0")
+		index, flags, err := h.State("s0")
 		require.NoError(t, err)
 		require.Equal(t, link.Attrs().Index, index)
-		require.Equal(t, want, up)
+		require.Equal(t, want, flags&unix.IFF_UP != 0)
 	}
 }
 

@@ -104,6 +104,13 @@ func (a *addition) ensureBridge(context.Context) error {
 			return fmt.Errorf("bring up bridge %q: %w", a.Bridge, err)
 		}
 	}
+	if a.needsARP(br) {
+		var changes rtnl.Batch
+		changes.EnableARP(br.Index)
+		if err := host.Apply(&changes); err != nil {
+			return fmt.Errorf("bridge %q: %w", a.Bridge, err)
+		}
+	}
 	a.link, a.veth.Master = br, br.Index
 	a.result = &types100.Result{CNIVersion: types100.ImplementedSpecVersion}
 	return nil
@@ -213,11 +220,9 @@ func (a *addition) gateway(ctx context.Context) error {
 		key += " " + ip.Gateway.String()
 	}
 	set := func() error {
-		_, err := a.setGateways(ctx, a.args.Host, a.link, a.result)
-		if err != nil {
-			return errors.Join(veth.CheckMTU(a.args.Host.Kernel, a.gatewayName(), a.result), err)
-		}
-		_, err = a.restoreRoutes(a.args, a.link.Index, a.result)
+		_, err := veth.WithIPv6(a.args.Host.Kernel, a.gatewayName(), a.result, func(r *types100.Result) (bool, error) {
+			return a.setRoutedGateways(ctx, a.args, a.link, r)
+		})
 		if errors.Is(err, rtnl.ErrForeignRoute) { // CHECK reports it
 			a.args.Host.Log.Warn("the host does not reach the network", "network", a.Name, "because", err)
 			return nil
@@ -241,17 +246,20 @@ func (a *addition) unmasquerade(ctx context.Context) error {
 const (
 	portTime = 3 * time.Second
 	portPoll = 2 * time.Millisecond
+	// portPolls is how often the port is asked for in the time that STP takes.
+	portPolls = 1000
 )
 
 // awaitPort waits until the bridge forwards through the new port, and the host sends through the
 // bridge, which has no carrier before its first port. The kernel does both when it has noticed
-// that the ends of the veth are up. The port is asked for first: its state changes that of the bridge.
+// that the ends of the veth are up, and with STP some time later. The port is asked for first: its state
+// changes that of the bridge.
 func (a *addition) awaitPort(ctx context.Context) error {
 	if a.DisableContainerInterface {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, portTime)
-	defer cancel()
+	var until <-chan time.Time
+	var delay time.Duration
 	for {
 		up, err := a.args.Host.Kernel.AreOperational(a.veth.Name, a.Bridge)
 		if err != nil {
@@ -260,12 +268,29 @@ func (a *addition) awaitPort(ctx context.Context) error {
 		if up {
 			return a.setUpPort()
 		}
+		if until == nil {
+			if delay, err = a.args.Host.Kernel.ForwardDelay(a.Bridge); err != nil {
+				return err
+			}
+			until = time.After(portTime + delay)
+		}
 		select {
+		case <-until:
+			return a.notForwarding(delay, context.DeadlineExceeded)
 		case <-ctx.Done():
-			return fmt.Errorf("wait for bridge port %q to come up: %w", a.veth.Name, ctx.Err())
-		case <-time.After(portPoll):
+			return a.notForwarding(delay, ctx.Err())
+		case <-time.After(portPoll + delay/portPolls):
 		}
 	}
+}
+
+// notForwarding is the error that the bridge does not forward through the new port. delay is that of STP.
+func (a *addition) notForwarding(delay time.Duration, err error) error {
+	if delay == 0 {
+		return fmt.Errorf("wait for port %q of bridge %q to come up: %w", a.veth.Name, a.Bridge, err)
+	}
+	return fmt.Errorf("bridge %q uses STP, and does not forward through port %q yet, which takes %s: shorten it (ip link set dev %[1]s type bridge forward_delay 200), or switch STP off (stp_state 0): %[4]w",
+		a.Bridge, a.veth.Name, delay, err)
 }
 
 // setUpPort sets what can be set of the port when it forwards.

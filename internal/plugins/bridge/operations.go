@@ -67,6 +67,8 @@ func (b *bridge) checkBridge(c *sdk.CmdArgs, r *types100.Result) (*netlink.Bridg
 		return nil, fmt.Errorf("%q is a %s, not a bridge", b.Bridge, link.Type())
 	case br.RawFlags&unix.IFF_UP == 0:
 		return nil, fmt.Errorf("bridge %q is down", b.Bridge)
+	case b.needsARP(br):
+		return nil, fmt.Errorf("bridge %q has ARP switched off", b.Bridge)
 	// Without a gateway the MAC is not pinned and follows the ports.
 	case b.IsGateway && r.Interfaces[i].Mac != "" && r.Interfaces[i].Mac != br.HardwareAddr.String():
 		return nil, fmt.Errorf("bridge %q has the MAC %s, not %s", b.Bridge, br.HardwareAddr, r.Interfaces[i].Mac)
@@ -74,6 +76,11 @@ func (b *bridge) checkBridge(c *sdk.CmdArgs, r *types100.Result) (*netlink.Bridg
 		return nil, fmt.Errorf("bridge %q: promiscuous mode is %v, not %v", b.Bridge, !b.PromiscMode, b.PromiscMode)
 	}
 	return br, b.checkGateways(c, br, r)
+}
+
+// needsARP reports whether the host cannot find out the MACs of its neighbours on the bridge.
+func (b *bridge) needsARP(br *netlink.Bridge) bool {
+	return b.IsGateway && b.Vlan == 0 && br.RawFlags&unix.IFF_NOARP != 0
 }
 
 // checkGateways returns an error if the bridge no longer has the gateways' addresses, or

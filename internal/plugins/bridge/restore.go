@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
@@ -83,7 +84,7 @@ func (b *bridge) restoreBridge(ctx context.Context, c *sdk.CmdArgs, r *types100.
 	if err := a.ensureBridge(ctx); err != nil {
 		return false, err
 	}
-	changed = missing || before.RawFlags&unix.IFF_UP == 0
+	changed = missing || before.RawFlags&unix.IFF_UP == 0 || b.needsARP(before)
 	if b.IsGateway && a.mac != nil && a.mac.String() != a.link.HardwareAddr.String() {
 		if err := c.Host.Kernel.LinkSetHardwareAddr(a.link, a.mac); err != nil {
 			return changed, fmt.Errorf("restore MAC of %q: %w", b.Bridge, err)
@@ -91,14 +92,19 @@ func (b *bridge) restoreBridge(ctx context.Context, c *sdk.CmdArgs, r *types100.
 		changed, a.link.HardwareAddr = true, a.mac
 	}
 	restored, err := veth.WithIPv6(c.Host.Kernel, b.gatewayName(), r, func(r *types100.Result) (bool, error) {
-		added, err := b.setGateways(ctx, c.Host, a.link, r)
-		if err != nil {
-			return added, err
-		}
-		routed, err := b.restoreRoutes(c, a.link.Index, r)
-		return added || routed, err
+		return b.setRoutedGateways(ctx, c, a.link, r)
 	})
 	return changed || restored, err
+}
+
+// setRoutedGateways is setGateways, and also restores the routes to the gateways' networks.
+func (b *bridge) setRoutedGateways(ctx context.Context, c *sdk.CmdArgs, br *netlink.Bridge, r *types100.Result) (changed bool, err error) {
+	changed, err = b.setGateways(ctx, c.Host, br, r)
+	if err != nil {
+		return changed, err
+	}
+	routed, err := b.restoreRoutes(c, br.Index, r)
+	return changed || routed, err
 }
 
 // macOf returns the MAC of the bridge in a result; nil if it has none.
@@ -158,20 +164,27 @@ func (b *bridge) checkRoutes(host *rtnl.Host, index int, r *types100.Result) err
 		if ones, bits := ip.Address.Mask.Size(); ones == bits {
 			continue // the kernel makes no such route
 		}
-		has, err := host.HasRoute(index, &ip.Address)
-		if err != nil || has {
-			errs = append(errs, err)
-			continue
-		}
-		route := routeTo(index, ip)
-		text := fmt.Sprintf("the host has no route to %s over %q", route.Dst, b.Bridge)
-		if err := host.ForeignRoute(route); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", text, err))
-		} else {
-			errs = append(errs, errors.New(text))
+		if !host.Reaches(index, &ip.Address) {
+			errs = append(errs, b.missingRoute(host, index, ip))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// missingRoute returns an error if the host has no route to the network of an address over the bridge, or
+// another program's route to the address alone.
+func (b *bridge) missingRoute(host *rtnl.Host, index int, ip *types100.IPConfig) error {
+	alone := veth.HostPrefix(ip.Address.IP)
+	for _, route := range []*rtnl.Route{{Index: index, Dst: alone}, routeTo(index, ip)} {
+		if err := host.ForeignRoute(route); err != nil {
+			return fmt.Errorf("the host has no route to %s over %q: %w", rtnl.Short(route.Dst), b.Bridge, err)
+		}
+	}
+	has, err := host.HasRoute(index, &ip.Address)
+	if err == nil && !has {
+		err = fmt.Errorf("the host has no route to %s over %q", routeTo(index, ip).Dst, b.Bridge)
+	}
+	return err
 }
 
 // restoreGuard makes the rules of the source guard again if some are missing.

@@ -272,10 +272,27 @@ func (p *ptp) checkHost(ctx context.Context, c *sdk.CmdArgs, r *types100.Result,
 				return err
 			}
 			host, index := c.Host.Kernel, link.Attrs().Index
-			return errors.Join(checkReach(host, index, itf.Name, r), veth.CheckForwarding(host, index, itf.Name, r), p.checkGuard(ctx, c, link, r))
+			return errors.Join(checkLink(host, link), checkReach(host, index, itf.Name, r), veth.CheckForwarding(host, index, itf.Name, r), p.checkGuard(ctx, c, link, r))
 		}
 	}
 	return errors.New("prevResult has no interface of the host")
+}
+
+// checkLink returns an error if the host's end does not receive the packets from the container, or does not
+// find out its MAC.
+func checkLink(host *rtnl.Host, link netlink.Link) error {
+	attrs := link.Attrs()
+	if attrs.RawFlags&unix.IFF_NOARP != 0 {
+		return fmt.Errorf("interface %q of the host has ARP switched off", attrs.Name)
+	}
+	if attrs.MasterIndex == 0 {
+		return nil
+	}
+	port, err := host.Port(attrs.Name)
+	if err == nil && port.Bridged {
+		err = fmt.Errorf("interface %q of the host has become a port of a bridge, which gets its packets", attrs.Name)
+	}
+	return err
 }
 
 // checkReach returns an error for each gateway's address that the host's end lacks, and
@@ -329,8 +346,8 @@ func (p *ptp) Bind(ctx context.Context, c *sdk.CmdArgs) error {
 	}
 	if !c.Unchanged {
 		name := c.Owner(p.Name).Veth()
-		index, isUp, stateErr := c.Host.Kernel.State(name)
-		if err = stateErr; err == nil && (!isUp || checkReach(c.Host.Kernel, index, name, r) != nil) {
+		index, flags, stateErr := c.Host.Kernel.State(name)
+		if err = stateErr; err == nil && (!works(flags) || checkReach(c.Host.Kernel, index, name, r) != nil) {
 			_, err = p.restoreHost(c, r)
 		} else if err == nil {
 			_, err = veth.EnsureForwarding(c.Host.Kernel, index, r)

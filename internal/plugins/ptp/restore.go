@@ -17,8 +17,8 @@ import (
 
 var _ sdk.Restorer = (*ptp)(nil)
 
-// Repair implements sdk.Repairer: it restores the leases, the addresses and routes of the
-// host's end, the source guard, masquerading and forwarding.
+// Repair implements sdk.Repairer: it restores the leases, the host's end with its addresses and
+// routes, the source guard, masquerading and forwarding.
 func (p *ptp) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 	r, err := c.Previous(&p.Common)
 	if err != nil || r == nil {
@@ -32,8 +32,9 @@ func (p *ptp) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 	if sdk.AddedByReference(c, p.Name, r) {
 		hostErr = p.restoreForwarding(c, r)
 	} else {
+		leaveErr := p.leaveBridge(c)
 		_, hostErr = p.restoreHost(c, r)
-		hostErr = errors.Join(hostErr, p.restoreGuard(ctx, c, r))
+		hostErr = errors.Join(leaveErr, hostErr, p.restoreGuard(ctx, c, r))
 	}
 	return errors.Join(leaseErr, hostErr, p.rules.Restore(ctx, c, r))
 }
@@ -58,11 +59,29 @@ func (p *ptp) Wanted(_ context.Context, c *sdk.CmdArgs) (*sdk.Wanted, error) {
 	return w, nil
 }
 
+// works reports whether a link is up, and resolves addresses.
+func works(flags uint16) bool { return flags&(unix.IFF_UP|unix.IFF_NOARP) == unix.IFF_UP }
+
+// leaveBridge detaches the host's end from a bridge that it has become a port of.
+func (p *ptp) leaveBridge(c *sdk.CmdArgs) error {
+	host, name := c.Host.Kernel, c.Owner(p.Name).Veth()
+	port, err := host.Port(name)
+	if err != nil || !port.Bridged {
+		return err
+	}
+	var changes rtnl.Batch
+	changes.LeaveBridge(port.Index)
+	if err := host.Apply(&changes); err != nil {
+		return fmt.Errorf("interface %q: %w", name, err)
+	}
+	return nil
+}
+
 // restoreHost brings the host's end up, and restores its addresses, routes and forwarding, and that
 // it ignores routers: see configureHost and attach.
 func (p *ptp) restoreHost(c *sdk.CmdArgs, r *types100.Result) (changed bool, err error) {
 	host, name := c.Host.Kernel, c.Owner(p.Name).Veth()
-	index, isUp, err := host.State(name)
+	index, flags, err := host.State(name)
 	if err != nil {
 		return false, err
 	}
@@ -71,9 +90,10 @@ func (p *ptp) restoreHost(c *sdk.CmdArgs, r *types100.Result) (changed bool, err
 			return changed, fmt.Errorf("interface %q: %w", name, err)
 		}
 	}
-	if !isUp {
+	if !works(flags) {
 		var up rtnl.Batch
 		up.BringUp(index)
+		up.EnableARP(index)
 		if err := host.Apply(&up); err != nil {
 			return changed, fmt.Errorf("interface %q: %w", name, err)
 		}
