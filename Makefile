@@ -136,7 +136,7 @@ runtimes: deps plugins ## containerd with the library in its client, and with al
 # The same tests as in test, at their full size; a run is repeated with its SEED. -v
 # shows progress, of several packages with -p 1: without them go test prints nothing until
 # the hours are over.
-# make test takes every third of these points.
+# make test takes every twelfth of these points.
 crash: plugins ## kills and failing calls at every point of the operations
 	ALLOCNET_EVERY_POINT=1 go test -count=1 -timeout 30m ./integration/crash
 

@@ -81,6 +81,8 @@ func TestOwnNetnsByAnotherName(t *testing.T) {
 	h, foreign := ownHost(t)
 	link := filepath.Join(t.TempDir(), "link")
 	require.NoError(t, os.Symlink("/run/own", link))
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.Symlink("/run/own/a", file))
 	for name, remove := range map[string]func() error{
 		"teardown": func() error { return h.Teardown(t.Context(), Allocation{ID: "a", OwnNetns: true, Wait: true}) },
 		"gc": func() error {
@@ -89,12 +91,13 @@ func TestOwnNetnsByAnotherName(t *testing.T) {
 			return err
 		},
 	} {
-		for _, own := range []bool{true, false} {
-			if !own {
+		for _, a := range []Allocation{{Netns: link + "/a", OwnNetns: true}, {Netns: link + "/a"}, {Netns: file}} {
+			if !a.OwnNetns {
 				_, err := sandbox.CreateIn("/run/own", "a")
 				require.NoError(t, err)
 			}
-			_, err := h.Setup(t.Context(), Allocation{ID: "a", Netns: link + "/a", OwnNetns: own})
+			a.ID = "a"
+			_, err := h.Setup(t.Context(), a)
 			require.NoError(t, err, name)
 			require.NoError(t, remove(), name)
 			require.NoFileExists(t, "/run/own/a", name)

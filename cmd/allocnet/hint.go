@@ -141,7 +141,7 @@ var hints = []struct {
 			"in the source of allocnet: make plugins (into bin/cni)[--plugin-dir|, or name their directory (--plugin-dir)|, or name another directory of plugins]")},
 	{applies: iptablesMissing, install: true, text: say("plugins need iptables, on Debian: apt-get install iptables")},
 	{applies: is(configurator.ErrUnprivileged), text: say("run allocnet with sudo, or the daemon with the capabilities of its systemd unit; only `allocnet demo` works without")},
-	{applies: notPermitted, text: say("this needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN): try again with sudo; only `allocnet demo` works without")},
+	{applies: notPermitted, text: notPermittedHint},
 	{applies: noDescriptor, text: say("this process, or the host, has too many open files: raise the limit (ulimit -n), or fs.file-max")},
 	{applies: as[*allocnet.RecordError], text: recordHint},
 	{applies: both(is(allocnet.ErrStateDir), saying(nil, "no space left on device", "disk quota exceeded")), text: say(
@@ -252,6 +252,13 @@ func notPermitted(err error) bool {
 	text := strings.ToLower(err.Error())
 	return errors.Is(err, fs.ErrPermission) ||
 		strings.Contains(text, "operation not permitted") || strings.Contains(text, "permission denied")
+}
+
+func notPermittedHint(error) string {
+	if os.Geteuid() == 0 {
+		return "this user is root, so a capability is missing (CAP_NET_ADMIN, CAP_SYS_ADMIN), or the host refuses the change: `allocnet doctor` looks for causes"
+	}
+	return "this needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN): try again with sudo; only `allocnet demo` works without"
 }
 
 func unservedHint(err error) string {

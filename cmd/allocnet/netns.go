@@ -28,8 +28,11 @@ func isNamed(path string) bool {
 	return ok
 }
 
-// destroyNetns destroys a network namespace and reports whether it existed.
+// destroyNetns destroys a network namespace and reports whether it existed. A symbolic link to it stays.
 func destroyNetns(path string) (destroyed bool, err error) {
+	if file, err := filepath.EvalSymlinks(path); err == nil {
+		path = file
+	}
 	there := sandbox.Validate(path) == nil
 	if err := sandbox.Destroy(path); err != nil {
 		return false, err

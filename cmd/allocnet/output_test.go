@@ -80,7 +80,7 @@ func TestHints(t *testing.T) {
 		"containernetworking-plugins": fmt.Errorf("x: %w", configurator.ErrPluginNotInstalled),
 		"apt-get install iptables":    errors.New(`plugin type="portmap" failed (add): exec: "iptables": executable file not found in $PATH`),
 		"CAP_NET_ADMIN":               fmt.Errorf("x: %w", fs.ErrPermission),
-		"sudo":                        errors.New("plugin bridge: operation not permitted"),
+		"a capability is missing":     errors.New("plugin bridge: operation not permitted"),
 		"allocnet networks":           fmt.Errorf("x: %w", configurator.ErrUnknownNetwork),
 		"allocnet inspect ID":         fmt.Errorf("x: %w", configurator.ErrDifferent),
 		"allocnet teardown other":     &portmap.ConflictError{ID: "a", OtherID: "other"},

@@ -15,7 +15,7 @@ import (
 
 const (
 	// everyPointVariable selects every point of the operations, as make crash does. make test
-	// takes every third.
+	// takes every twelfth.
 	everyPointVariable = "ALLOCNET_EVERY_POINT"
 	// stressVariable selects all cells, recoveries and errors, as make stress
 	// does.
@@ -32,7 +32,7 @@ func distance() int {
 	if stress() || os.Getenv(everyPointVariable) != "" {
 		return 1
 	}
-	return 3
+	return 12
 }
 
 func seed(t *testing.T) int {

@@ -38,7 +38,7 @@ func TestKilledAfterReboot(t *testing.T) {
 
 func (h *host) killAfterReboot(operation string) {
 	h.t.Helper()
-	for at := 1; ; at++ {
+	for at := 1; ; at += distance() {
 		data := h.rebooted()
 		changes := 0
 		ended := start(h.t, h.request(operation), func(_ int, p faultinject.Point) faultinject.Verdict {

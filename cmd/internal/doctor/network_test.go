@@ -200,6 +200,12 @@ func TestForwarding(t *testing.T) {
 	r.sh("sysctl -qw net/ipv4/conf/web0/forwarding=0")
 	r.finds("forwarding-off", []string{"net/ipv4/conf/web0/forwarding is 0"}, "drift")
 	r.fixes("forwarding-off")
+	r.sh("ip link add up0 type veth peer name up1; ip link set up1 up; ip link set up0 up; ip addr add 192.0.2.2/24 dev up0; ip route add default via 192.0.2.1 dev up0")
+	r.undo("ip link del up0")
+	r.healthy()
+	r.sh("sysctl -qw net/ipv4/conf/up0/forwarding=0")
+	r.finds("forwarding-off", []string{"net/ipv4/conf/up0/forwarding is 0"})
+	r.fixes("forwarding-off")
 }
 
 func TestReversePathFilter(t *testing.T) {

@@ -122,16 +122,21 @@ func (h *Host) forwarding(links []hostLink) (findings []Finding, err error) {
 	}
 	v4, v6 := h.families()
 	var switches []string
+	var errs []error
 	if v4 {
-		switches = append(switches, "ipv4/ip_forward")
+		ups, err := uplinks()
+		errs = append(errs, err)
 		for _, l := range links {
-			switches = append(switches, "ipv4/conf/"+l.name+"/forwarding")
+			ups = append(ups, l.name)
+		}
+		switches = append(switches, "ipv4/ip_forward")
+		for _, name := range ups {
+			switches = append(switches, "ipv4/conf/"+name+"/forwarding")
 		}
 	}
 	if v6 {
 		switches = append(switches, "ipv6/conf/all/forwarding")
 	}
-	var errs []error
 	for _, name := range switches {
 		value, err := sysctl(name)
 		errs = append(errs, err)

@@ -6,8 +6,14 @@ import (
 )
 
 // In returns a path directly in a directory as its name there. ok is false if the path is elsewhere. The
-// directory of the path may have another name, as /var/run for /run.
+// directory of the path may have another name, as /var/run for /run, and the path may be a symbolic link
+// into the directory.
 func In(dir, path string) (in string, ok bool) {
+	if target, err := os.Readlink(path); err == nil && target != "" {
+		if path, err = filepath.EvalSymlinks(path); err != nil {
+			return "", false
+		}
+	}
 	parent, name := filepath.Split(path)
 	switch name {
 	case "", ".", "..":

@@ -38,8 +38,24 @@ func TestIn(t *testing.T) {
 			require.Equal(t, filepath.Join(made, filepath.Base(path)), in)
 		}
 	}
+	for name, target := range map[string]string{"in": made + "/a", "out": other + "/a", "dangling": made + "/none"} {
+		require.NoError(t, os.Symlink(target, filepath.Join(dir, name)))
+	}
+	for _, path := range []string{made + "/a", other + "/a"} {
+		require.NoError(t, os.WriteFile(path, nil, 0o600))
+	}
+	in, is := In(made, dir+"/in")
+	require.True(t, is)
+	require.Equal(t, made+"/a", in)
+	for _, name := range []string{"out", "dangling"} {
+		_, is := In(made, dir+"/"+name)
+		require.False(t, is, name)
+	}
+	require.NoError(t, os.Symlink(other+"/a", made+"/l"))
+	_, is = In(made, made+"/l")
+	require.False(t, is, "a link in the directory to another one")
 	absent := filepath.Join(dir, "absent")
-	in, is := In(absent, absent+"/a")
+	in, is = In(absent, absent+"/a")
 	require.True(t, is, "before it is made")
 	require.Equal(t, absent+"/a", in)
 }
