@@ -58,12 +58,10 @@ func (c *chain) add(ctx context.Context, result *types100.Result) (_ *types100.R
 	if err == nil {
 		err = c.common.Link.Release(c.exec.Host)
 	}
-	if err == nil {
-		err = additions.End(result)
-	}
 	if err != nil {
 		return nil, c.addError(len(plugins)-1, err)
 	}
+	additions.End(result)
 	return c.versioned(result)
 }
 

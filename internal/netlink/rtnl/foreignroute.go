@@ -1,6 +1,7 @@
 package rtnl
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -29,7 +30,7 @@ func (h *Host) RestoreRoute(route *Route, to net.IP) (added bool, err error) {
 		err = h.ForeignRoute(route)
 	}
 	if err != nil {
-		return false, fmt.Errorf("restore route to %s: %w", Short(route.Dst), err)
+		return false, fmt.Errorf("restore route to %s: %w", short(route.Dst), err)
 	}
 	return added, nil
 }
@@ -38,21 +39,51 @@ func (h *Host) RestoreRoute(route *Route, to net.IP) (added bool, err error) {
 // has another route instead of a given one: to the same destination with the same metric. The
 // kernel walks the whole table.
 func (h *Host) ForeignRoute(route *Route) error {
-	routes, err := h.routesLike(route)
-	if err != nil || len(routes) == 0 || slices.ContainsFunc(routes, func(one mainRoute) bool {
-		return one.kind == unix.RTN_UNICAST && slices.Contains(one.links, route.Index)
-	}) {
+	m, _ := route.header()
+	priority := route.priority()
+	if priority == 0 && m.Family == unix.AF_INET6 {
+		priority = 1024 // IP6_RT_PRIO_USER of linux/ipv6_route.h
+	}
+	routes, err := h.routesTo(route.Dst)
+	if err != nil {
 		return err
+	}
+	return h.foreign(route.Dst, route.Index, slices.DeleteFunc(routes, func(one mainRoute) bool { return one.metric != priority }))
+}
+
+// ForeignAddressRoute is ForeignRoute of routes to an address alone with any metric: the kernel uses
+// those with the lowest.
+func (h *Host) ForeignAddressRoute(index int, ip net.IP) error {
+	bits := 8 * len(ip.To16())
+	if v4 := ip.To4(); v4 != nil {
+		ip, bits = v4, 32
+	}
+	dst := &net.IPNet{IP: ip, Mask: net.CIDRMask(bits, bits)}
+	routes, err := h.routesTo(dst)
+	if err != nil || len(routes) == 0 {
+		return err
+	}
+	lowest := slices.MinFunc(routes, func(a, b mainRoute) int { return cmp.Compare(a.metric, b.metric) }).metric
+	return h.foreign(dst, index, slices.DeleteFunc(routes, func(one mainRoute) bool { return one.metric != lowest }))
+}
+
+// foreign returns the error of ForeignRoute unless one of the routes to a destination leads over a link,
+// or there is none.
+func (h *Host) foreign(dst *net.IPNet, index int, routes []mainRoute) error {
+	if len(routes) == 0 || slices.ContainsFunc(routes, func(one mainRoute) bool {
+		return one.kind == unix.RTN_UNICAST && slices.Contains(one.links, index)
+	}) {
+		return nil
 	}
 	other := routes[0]
 	leads, deletion := "leads to several links", "ip route del "
-	if route.Dst.IP.To4() == nil {
+	if dst.IP.To4() == nil {
 		deletion = "ip -6 route del "
 	}
 	if other.kind != unix.RTN_UNICAST {
 		leads, deletion = "has the type "+other.typeName(), deletion+other.typeName()+" "
 	}
-	deletion += Short(route.Dst)
+	deletion += short(dst)
 	if len(other.links) == 1 {
 		link, err := h.LinkByIndex(other.links[0])
 		if err != nil {
@@ -66,8 +97,8 @@ func (h *Host) ForeignRoute(route *Route) error {
 	return fmt.Errorf("%w, which %s; delete it: %s", ErrForeignRoute, leads, deletion)
 }
 
-// Short returns a destination as ip route shows it.
-func Short(dst *net.IPNet) string {
+// short returns a destination as ip route shows it.
+func short(dst *net.IPNet) string {
 	if ones, bits := dst.Mask.Size(); ones == bits {
 		return dst.IP.String()
 	}
@@ -76,8 +107,9 @@ func Short(dst *net.IPNet) string {
 
 // mainRoute is a route of the main table.
 type mainRoute struct {
-	kind  byte // rtm_type
-	links []int
+	kind   byte // rtm_type
+	metric uint32
+	links  []int
 }
 
 // typeName returns the type as ip route shows it.
@@ -92,20 +124,16 @@ func (r *mainRoute) typeName() string {
 	return fmt.Sprint(r.kind)
 }
 
-// routesLike returns the routes of the main table with the destination and the metric of a route.
-func (h *Host) routesLike(route *Route) ([]mainRoute, error) {
-	m, size := route.header()
-	priority := route.priority()
-	if priority == 0 && m.Family == unix.AF_INET6 {
-		priority = 1024 // IP6_RT_PRIO_USER of linux/ipv6_route.h
-	}
+// routesTo returns the routes of the main table to a destination.
+func (h *Host) routesTo(dst *net.IPNet) ([]mainRoute, error) {
+	m, size := (&Route{Dst: dst}).header()
 	list, err := retry.List(func() (list []mainRoute, err error) {
 		err = dump(&h.strict, func(r *sock.Requests) {
 			r.Begin("", unix.RTM_GETROUTE, unix.NLM_F_DUMP)
 			putRoute(r, &unix.RtMsg{Family: m.Family})
 			r.Uint32(unix.RTA_TABLE, unix.RT_TABLE_MAIN)
 		}, func(payload []byte) error {
-			if one, ok := parseMainRoute(payload, m.Dst_len, size(route.Dst.IP), priority); ok {
+			if one, ok := parseMainRoute(payload, m.Dst_len, size(dst.IP)); ok {
 				list = append(list, one)
 			}
 			return nil
@@ -113,28 +141,27 @@ func (h *Host) routesLike(route *Route) ([]mainRoute, error) {
 		return list, err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("list routes to %s: %w", route.Dst, err)
+		return nil, fmt.Errorf("list routes to %s: %w", dst, err)
 	}
 	return list, nil
 }
 
-// parseMainRoute reads a route. ok reports that it is one of the main table with a destination and a
-// metric. A route for some types of service only does not count.
-func parseMainRoute(payload []byte, ones uint8, dst net.IP, priority uint32) (r mainRoute, ok bool) {
+// parseMainRoute reads a route. ok reports that it is one of the main table with a destination. A route for
+// some types of service only does not count.
+func parseMainRoute(payload []byte, ones uint8, dst net.IP) (r mainRoute, ok bool) {
 	const dstLenAt, tosAt, tableAt, typeAt, flagsAt = 1, 3, 4, 7, 8 // in struct rtmsg
 	if len(payload) < unix.SizeofRtMsg || payload[dstLenAt] != ones || payload[tosAt] != 0 || payload[tableAt] != unix.RT_TABLE_MAIN ||
 		binary.NativeEndian.Uint32(payload[flagsAt:])&unix.RTM_F_CLONED != 0 {
 		return r, false
 	}
-	var has uint32
 	sock.EachAttribute(payload[unix.SizeofRtMsg:], func(kind uint16, value []byte) {
 		switch kind {
 		case unix.RTA_DST:
 			ok = net.IP(value).Equal(dst)
 		case unix.RTA_PRIORITY:
-			has = sock.Uint32(value)
+			r.metric = sock.Uint32(value)
 		}
 	})
 	r.kind, r.links = payload[typeAt], parseRouteInfo(payload).links
-	return r, ok && has == priority
+	return r, ok
 }

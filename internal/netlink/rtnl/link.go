@@ -80,7 +80,7 @@ func (s *Sandbox) Has(name string) (bool, error) {
 // ErrNotBridge: a link that has to be a bridge is of another kind.
 var ErrNotBridge = errors.New("already exists but is not a bridge")
 
-// Bridge returns a bridge of the host with its index, name, flags, MTU and MAC only.
+// Bridge returns a bridge of the host with its index, name, flags, MTU, MAC and master only.
 // IsNotFound reports whether the error means that there is no link of that name; the
 // error is ErrNotBridge if the link is of another kind.
 func (h *Host) Bridge(name string) (*netlink.Bridge, error) {
@@ -111,6 +111,8 @@ func parseBridge(answer []byte) *netlink.Bridge {
 		switch kind {
 		case unix.IFLA_ADDRESS:
 			br.HardwareAddr = slices.Clone(value)
+		case unix.IFLA_MASTER:
+			br.MasterIndex = int(sock.Uint32(value))
 		case unix.IFLA_MTU:
 			br.MTU = int(sock.Uint32(value))
 		case unix.IFLA_LINKINFO:

@@ -25,10 +25,9 @@ type Port struct {
 	Hooked  bool // see Veth.Hooked
 	// Hairpin and Isolated are as in Veth.
 	Hairpin, Isolated bool
-	// Disabled reports that the state of the port is disabled (BR_STATE_DISABLED) although its link has a
-	// carrier, and Mute that the bridge neither learns from the port nor floods unknown unicast to it. In
-	// both cases the bridge gives it no unicast frames.
-	Disabled, Mute bool
+	// Disabled reports that the state of the port is disabled (BR_STATE_DISABLED) although its link
+	// carries traffic.
+	Disabled bool
 }
 
 // hookedGroups is the group_fwd_mask with which all frames of a port pass the bridge's hooks.
@@ -89,7 +88,7 @@ func (h *Host) Port(name string) (p Port, err error) {
 			case unix.IFLA_GROUP:
 				p.Group = sock.Uint32(value)
 			case unix.IFLA_LINKINFO:
-				p.readSettings(value, flags&unix.IFF_LOWER_UP != 0)
+				p.readSettings(value, flags&unix.IFF_RUNNING != 0)
 			}
 		})
 	})
@@ -100,26 +99,20 @@ func (h *Host) Port(name string) (p Port, err error) {
 }
 
 // readSettings reads the settings of a bridge port from the kind of its link.
-func (p *Port) readSettings(linkInfo []byte, carrier bool) {
-	learns, floods := true, true
+func (p *Port) readSettings(linkInfo []byte, running bool) {
 	eachPortSetting(linkInfo, func(kind uint16, value []byte) {
 		on := len(value) == 1 && value[0] != 0
 		switch kind {
 		case nl.IFLA_BRPORT_STATE:
-			p.Bridged, p.Disabled = true, carrier && !on
+			p.Bridged, p.Disabled = true, running && !on
 		case nl.IFLA_BRPORT_MODE:
 			p.Hairpin = on
-		case nl.IFLA_BRPORT_LEARNING:
-			learns = on
-		case nl.IFLA_BRPORT_UNICAST_FLOOD:
-			floods = on
 		case nl.IFLA_BRPORT_ISOLATED:
 			p.Isolated = on
 		case nl.IFLA_BRPORT_GROUP_FWD_MASK:
 			p.Hooked = len(value) == 2 && binary.NativeEndian.Uint16(value) == hookedGroups
 		}
 	})
-	p.Mute = !learns && !floods
 }
 
 // eachPortSetting calls a function for each setting of a bridge port in the kind of its link. The
@@ -151,7 +144,7 @@ func (b *Batch) AttachPort(index, bridge int, hairpin, isolated bool) {
 const forwardingState = 3
 
 // RestorePort sets Veth.Hairpin and Veth.Isolated of a bridge port if they are true, and makes one that
-// is Disabled or Mute pass frames again.
+// is Disabled forward again.
 func (b *Batch) RestorePort(p Port, hairpin, isolated bool) {
 	r := b.begin("restore port of bridge", unix.RTM_NEWLINK, 0)
 	putLink(r, p.Index, 0)
@@ -160,10 +153,6 @@ func (b *Batch) RestorePort(p Port, hairpin, isolated bool) {
 		r.Uint8(nl.IFLA_BRPORT_ISOLATED, flag(p.Isolated || isolated))
 		if p.Disabled {
 			r.Uint8(nl.IFLA_BRPORT_STATE, forwardingState)
-		}
-		if p.Mute {
-			r.Uint8(nl.IFLA_BRPORT_LEARNING, 1)
-			r.Uint8(nl.IFLA_BRPORT_UNICAST_FLOOD, 1)
 		}
 	})
 }

@@ -221,18 +221,32 @@ func (a *addition) gateway(ctx context.Context) error {
 	}
 	set := func() error {
 		_, err := veth.WithIPv6(a.args.Host.Kernel, a.gatewayName(), a.result, func(r *types100.Result) (bool, error) {
-			return a.setRoutedGateways(ctx, a.args, a.link, r)
+			changed, err := a.setGateways(ctx, a.args.Host, a.link, r)
+			if err != nil {
+				return changed, err
+			}
+			return changed, a.addRoutes(r)
 		})
-		if errors.Is(err, rtnl.ErrForeignRoute) { // CHECK reports it
-			a.args.Host.Log.Warn("the host does not reach the network", "network", a.Name, "because", err)
-			return nil
-		}
 		return err
 	}
 	if err := a.args.Host.Cache.Unless(key, set); err != nil {
 		return err
 	}
 	return a.reportVLANInterface()
+}
+
+// addRoutes restores the routes to the gateways' networks. That of another program stays, and CHECK reports it.
+func (a *addition) addRoutes(r *types100.Result) error {
+	var errs []error
+	for _, ip := range r.IPs {
+		_, err := a.restoreRoute(a.args.Host.Kernel, a.link, ip)
+		if errors.Is(err, rtnl.ErrForeignRoute) {
+			a.args.Host.Log.Warn("the host does not reach the network", "network", a.Name, "because", err)
+			continue
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 func (a *addition) masquerade(ctx context.Context) error {
@@ -289,14 +303,14 @@ func (a *addition) notForwarding(delay time.Duration, err error) error {
 	if delay == 0 {
 		return fmt.Errorf("wait for port %q of bridge %q to come up: %w", a.veth.Name, a.Bridge, err)
 	}
-	return fmt.Errorf("bridge %q uses STP, and does not forward through port %q yet, which takes %s: shorten it (ip link set dev %[1]s type bridge forward_delay 200), or switch STP off (stp_state 0): %[4]w",
+	return fmt.Errorf("bridge %q uses STP, and does not forward through port %q yet, which takes %s: shorten it (ip link set dev %[1]s type bridge forward_delay 200), switch STP off (stp_state 0), or use a longer timeout: %[4]w",
 		a.Bridge, a.veth.Name, delay, err)
 }
 
 // setUpPort sets what can be set of the port when it forwards.
 func (a *addition) setUpPort() error {
 	host, index := a.args.Host.Kernel, a.link.Index
-	if a.IsGateway {
+	if a.IsGateway && len(a.result.IPs) > 0 {
 		var err error
 		if _, index, err = a.gatewayIndex(host, a.link); err != nil {
 			return err
@@ -319,13 +333,16 @@ func (a *addition) awaitReception(ctx context.Context) error {
 // announce tells the neighbours on the bridge the MAC of the container's addresses: they may have that of
 // an earlier container, and send to it for up to a minute.
 func (a *addition) announce(context.Context) error {
-	return a.args.AtEnd(a.result, func(r *types100.Result) error {
+	a.args.AtEnd(a.result, func(r *types100.Result) {
 		mac, ok := containerMAC(a.args, r)
 		if !ok {
-			return nil
+			return
 		}
 		var changes rtnl.Batch
 		changes.Announce(a.veth.PeerIndex, mac)
-		return a.sandbox.Apply(&changes)
+		if err := a.sandbox.Apply(&changes); err != nil {
+			a.args.Host.Log.Warn("neighbours may send to an earlier container with the same address for up to a minute", "container", a.args.ContainerID, "because", err)
+		}
 	})
+	return nil
 }

@@ -110,7 +110,7 @@ func (b *bridge) checkGateways(c *sdk.CmdArgs, br *netlink.Bridge, r *types100.R
 	if len(errs) > 0 {
 		errs = append([]error{veth.CheckMTU(c.Host.Kernel, name, r)}, errs...) // the cause first
 	}
-	return errors.Join(append(errs, b.checkRoutes(c.Host.Kernel, index, r), veth.CheckForwarding(c.Host.Kernel, index, name, r))...)
+	return errors.Join(append(errs, b.checkRoutes(c.Host.Kernel, br, r), veth.CheckForwarding(c.Host.Kernel, index, name, r))...)
 }
 
 // checkPort looks for the host's end of the veth among the interfaces of the

@@ -15,8 +15,6 @@ func (b *bridge) checkSettings(port rtnl.Port) error {
 	switch {
 	case port.Disabled:
 		return errors.New("is disabled in the bridge")
-	case port.Mute:
-		return errors.New("neither learns addresses in the bridge nor gets frames to unknown ones")
 	case b.HairpinMode && !port.Hairpin:
 		return errors.New("is not in hairpin mode")
 	case b.PortIsolation && !port.Isolated:
@@ -26,7 +24,8 @@ func (b *bridge) checkSettings(port rtnl.Port) error {
 }
 
 // restorePort makes the host's end of the veth a guarded port again, or one that ignores routers,
-// attaches it to the bridge, and brings it up. Of a port with VLANs it restores no more than the guard.
+// attaches it to the bridge, restores its settings, and brings it up. It does not attach a port with VLANs, nor
+// brings it up. The state of a port of a bridge with STP is left alone.
 func (b *bridge) restorePort(c *sdk.CmdArgs) (changed bool, err error) {
 	host, name := c.Host.Kernel, c.Owner(b.Name).Veth()
 	port, err := host.Port(name)
@@ -49,6 +48,13 @@ func (b *bridge) restorePort(c *sdk.CmdArgs) (changed bool, err error) {
 		}
 	}
 	changed = b.guardPort(&changes, port, attach) || attach
+	if port.Disabled {
+		delay, err := host.ForwardDelay(b.Bridge)
+		if err != nil {
+			return false, err
+		}
+		port.Disabled = delay == 0
+	}
 	if port.Master == br && b.checkSettings(port) != nil {
 		changed = true
 		changes.RestorePort(port, b.HairpinMode, b.PortIsolation)

@@ -92,19 +92,15 @@ func (b *bridge) restoreBridge(ctx context.Context, c *sdk.CmdArgs, r *types100.
 		changed, a.link.HardwareAddr = true, a.mac
 	}
 	restored, err := veth.WithIPv6(c.Host.Kernel, b.gatewayName(), r, func(r *types100.Result) (bool, error) {
-		return b.setRoutedGateways(ctx, c, a.link, r)
+		added, err := b.setGateways(ctx, c.Host, a.link, r)
+		errs := []error{err}
+		for i := 0; err == nil && i < len(r.IPs); i++ {
+			routed, err := b.restoreRoute(c.Host.Kernel, a.link, r.IPs[i])
+			added, errs = added || routed, append(errs, err)
+		}
+		return added, errors.Join(errs...)
 	})
 	return changed || restored, err
-}
-
-// setRoutedGateways is setGateways, and also restores the routes to the gateways' networks.
-func (b *bridge) setRoutedGateways(ctx context.Context, c *sdk.CmdArgs, br *netlink.Bridge, r *types100.Result) (changed bool, err error) {
-	changed, err = b.setGateways(ctx, c.Host, br, r)
-	if err != nil {
-		return changed, err
-	}
-	routed, err := b.restoreRoutes(c, br.Index, r)
-	return changed || routed, err
 }
 
 // macOf returns the MAC of the bridge in a result; nil if it has none.
@@ -123,23 +119,24 @@ func (b *bridge) macOf(r *types100.Result) net.HardwareAddr {
 // kernelMetric is the metric of the routes that the kernel makes for IPv6 addresses.
 const kernelMetric = 256
 
-// restoreRoutes adds the routes to the gateways' networks, as the kernel makes them
-// when it gets the gateways' addresses.
-func (b *bridge) restoreRoutes(c *sdk.CmdArgs, index int, r *types100.Result) (changed bool, err error) {
-	if !b.IsGateway || b.Vlan != 0 {
+// restoreRoute adds the route to the network of an address, as the kernel makes it when the bridge gets
+// the gateway's address.
+func (b *bridge) restoreRoute(host *rtnl.Host, br *netlink.Bridge, ip *types100.IPConfig) (added bool, err error) {
+	if !b.hasRoute(br, ip) {
 		return false, nil
 	}
-	var errs []error
-	for _, ip := range r.IPs {
-		if ones, bits := ip.Address.Mask.Size(); ones == bits {
-			continue // the kernel makes no such route
-		}
-		added, err := c.Host.Kernel.RestoreRoute(routeTo(index, ip), ip.Address.IP)
-		if changed = changed || added; err != nil {
-			errs = append(errs, fmt.Errorf("interface %q: %w", b.Bridge, err))
-		}
+	added, err = host.RestoreRoute(routeTo(br.Index, ip), ip.Address.IP)
+	if err != nil {
+		return added, fmt.Errorf("interface %q: %w", b.Bridge, err)
 	}
-	return changed, errors.Join(errs...)
+	return added, nil
+}
+
+// hasRoute reports whether the kernel makes a route to the network of an address in the main table. A bridge
+// that belongs to a VRF has its routes in the table of that.
+func (b *bridge) hasRoute(br *netlink.Bridge, ip *types100.IPConfig) bool {
+	ones, bits := ip.Address.Mask.Size()
+	return b.IsGateway && b.Vlan == 0 && br.MasterIndex == 0 && ones < bits
 }
 
 // routeTo returns the route to the network of an address, as the kernel makes it for its gateway.
@@ -155,17 +152,11 @@ func routeTo(index int, ip *types100.IPConfig) *rtnl.Route {
 }
 
 // checkRoutes returns an error for each network of a result to which no route over the bridge leads.
-func (b *bridge) checkRoutes(host *rtnl.Host, index int, r *types100.Result) error {
-	if !b.IsGateway || b.Vlan != 0 {
-		return nil
-	}
+func (b *bridge) checkRoutes(host *rtnl.Host, br *netlink.Bridge, r *types100.Result) error {
 	var errs []error
 	for _, ip := range r.IPs {
-		if ones, bits := ip.Address.Mask.Size(); ones == bits {
-			continue // the kernel makes no such route
-		}
-		if !host.Reaches(index, &ip.Address) {
-			errs = append(errs, b.missingRoute(host, index, ip))
+		if b.hasRoute(br, ip) && !host.Reaches(br.Index, &ip.Address) {
+			errs = append(errs, b.missingRoute(host, br.Index, ip))
 		}
 	}
 	return errors.Join(errs...)
@@ -174,11 +165,12 @@ func (b *bridge) checkRoutes(host *rtnl.Host, index int, r *types100.Result) err
 // missingRoute returns an error if the host has no route to the network of an address over the bridge, or
 // another program's route to the address alone.
 func (b *bridge) missingRoute(host *rtnl.Host, index int, ip *types100.IPConfig) error {
-	alone := veth.HostPrefix(ip.Address.IP)
-	for _, route := range []*rtnl.Route{{Index: index, Dst: alone}, routeTo(index, ip)} {
-		if err := host.ForeignRoute(route); err != nil {
-			return fmt.Errorf("the host has no route to %s over %q: %w", rtnl.Short(route.Dst), b.Bridge, err)
-		}
+	foreign := host.ForeignAddressRoute(index, ip.Address.IP)
+	if foreign == nil {
+		foreign = host.ForeignRoute(routeTo(index, ip))
+	}
+	if foreign != nil {
+		return fmt.Errorf("the host has no route to %s over %q: %w", ip.Address.IP, b.Bridge, foreign)
 	}
 	has, err := host.HasRoute(index, &ip.Address)
 	if err == nil && !has {

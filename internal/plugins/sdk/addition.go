@@ -58,7 +58,7 @@ type Additions struct {
 	LoopbackRouted string
 
 	list []Addition
-	last []func(*types100.Result) error
+	last []func(*types100.Result)
 }
 
 // LoopbackRouter is a plugin that publishes host ports.
@@ -98,30 +98,21 @@ func (a *CmdArgs) AddElements(ctx context.Context, n Addition) error {
 }
 
 // AtEnd calls a function when everything of the attachment was added, and its packets pass: after the
-// last plugin of the chain, with the result of the chain. Without Additions it calls the function at
-// once, with the given result.
-func (a *CmdArgs) AtEnd(result *types100.Result, do func(*types100.Result) error) error {
-	if a.Additions == nil {
-		return do(result)
+// last plugin of the chain, with the result of the chain. If the packets pass already, it calls the
+// function at once, with the given result: later binaries may replace what the plugin has made.
+func (a *CmdArgs) AtEnd(result *types100.Result, do func(*types100.Result)) {
+	if a.Additions == nil || a.Additions.AtOnce && a.Link == nil {
+		do(result)
+		return
 	}
-	plugin := a.Additions.Plugin
-	a.Additions.last = append(a.Additions.last, func(r *types100.Result) error {
-		if err := do(r); err != nil {
-			return named(plugin, err)
-		}
-		return nil
-	})
-	return nil
+	a.Additions.last = append(a.Additions.last, do)
 }
 
 // End calls the functions that were given to AtEnd. Call it when the packets of the attachment pass.
-func (x *Additions) End(result *types100.Result) error {
+func (x *Additions) End(result *types100.Result) {
 	for _, do := range x.last {
-		if err := do(result); err != nil {
-			return err
-		}
+		do(result)
 	}
-	return nil
 }
 
 // Advance adds the elements that depend on the result of the chain for the result that it is

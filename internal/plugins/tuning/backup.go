@@ -53,9 +53,11 @@ func (t *tuning) find(c *sdk.CmdArgs) (file string, b *backup, err error) {
 	if b != nil || err != nil || plain == file {
 		return file, b, err
 	}
-	b, err = readBackup(plain)
+	if b, err = readBackup(plain); err != nil {
+		return plain, nil, err
+	}
 	if b == nil || b.Owner != "" && b.Owner != c.Owner(t.Name).String() {
-		return file, nil, err
+		return file, nil, nil
 	}
 	return plain, b, nil
 }
