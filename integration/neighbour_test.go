@@ -5,11 +5,13 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/testing/testbed"
 	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/portmap"
@@ -23,7 +25,10 @@ func TestAddressChangesHands(t *testing.T) {
 		plugins[1][key] = value
 		return plugins
 	}
+	binary := append(testbed.Chain("bridge", testbed.Dual, ""), map[string]any{"type": "tuning", "mac": "02:00:00:00:00:78", "aKeyOfTomorrow": true})
 	for name, plugins := range map[string][]map[string]any{
+		"binary":           binary,
+		"binary, policy":   append(slices.Clone(binary), map[string]any{"type": "policy"}),
 		"ptp":              testbed.Chain("ptp", testbed.Dual, ""),
 		"bridge":           testbed.Chain("bridge", testbed.Dual, ""),
 		"bridge with DAD":  with("bridge", "enabledad", true),
@@ -32,7 +37,7 @@ func TestAddressChangesHands(t *testing.T) {
 		"own MAC":          append(testbed.Chain("bridge", testbed.Dual, ""), map[string]any{"type": "tuning", "mac": "02:00:00:00:00:77"}),
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := newHost(t, testbed.Native.Engine)
+			h := newHost(t, configurator.EngineAuto)
 			plugins[1]["capabilities"] = map[string]bool{"ips": true}
 			h.Network("net", plugins...)
 			plain := testbed.Chain(plugins[1]["type"].(string), testbed.Dual, "")

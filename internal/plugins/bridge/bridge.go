@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -331,18 +332,27 @@ func (a *addition) awaitReception(ctx context.Context) error {
 }
 
 // announce tells the neighbours on the bridge the MAC of the container's addresses: they may have that of
-// an earlier container, and send to it for up to a minute.
+// an earlier container, and send to it for up to a minute. If later binaries follow, it does so before them,
+// because an announcement removes the container's own entries of neighbours, and again if they have
+// changed the MAC.
 func (a *addition) announce(context.Context) error {
-	a.args.AtEnd(a.result, func(r *types100.Result) {
-		mac, ok := containerMAC(a.args, r)
-		if !ok {
-			return
-		}
-		var changes rtnl.Batch
-		changes.Announce(a.veth.PeerIndex, mac)
-		if err := a.sandbox.Apply(&changes); err != nil {
-			a.args.Host.Log.Warn("neighbours may send to an earlier container with the same address for up to a minute", "container", a.args.ContainerID, "because", err)
+	var announced net.HardwareAddr
+	if a.args.Passes() {
+		announced = a.veth.PeerMAC
+		a.announceMAC(announced)
+	}
+	a.args.AtEnd(func(r *types100.Result) {
+		if mac, ok := containerMAC(a.args, r); ok && !bytes.Equal(mac, announced) {
+			a.announceMAC(mac)
 		}
 	})
 	return nil
+}
+
+func (a *addition) announceMAC(mac net.HardwareAddr) {
+	var changes rtnl.Batch
+	changes.Announce(a.veth.PeerIndex, mac)
+	if err := a.sandbox.Apply(&changes); err != nil {
+		a.args.Host.Log.Warn("neighbours may send to an earlier container with the same address for up to a minute", "container", a.args.ContainerID, "because", err)
+	}
 }

@@ -97,15 +97,18 @@ func (a *CmdArgs) AddElements(ctx context.Context, n Addition) error {
 	return nil
 }
 
-// AtEnd calls a function when everything of the attachment was added, and its packets pass: after the
-// last plugin of the chain, with the result of the chain. If the packets pass already, it calls the
-// function at once, with the given result: later binaries may replace what the plugin has made.
-func (a *CmdArgs) AtEnd(result *types100.Result, do func(*types100.Result)) {
-	if a.Additions == nil || a.Additions.AtOnce && a.Link == nil {
-		do(result)
-		return
+// Passes reports whether packets of the attachment pass as soon as the plugin has added its elements, and
+// not only when the ADD of the chain ends.
+func (a *CmdArgs) Passes() bool {
+	return a.Additions == nil || a.Additions.AtOnce && a.Link == nil
+}
+
+// AtEnd calls a function with the result of the chain when everything of the attachment was added, and
+// its packets pass. It calls none if the plugin runs alone.
+func (a *CmdArgs) AtEnd(do func(*types100.Result)) {
+	if a.Additions != nil {
+		a.Additions.last = append(a.Additions.last, do)
 	}
-	a.Additions.last = append(a.Additions.last, do)
 }
 
 // End calls the functions that were given to AtEnd. Call it when the packets of the attachment pass.
