@@ -256,7 +256,7 @@ func notPermitted(err error) bool {
 
 func notPermittedHint(error) string {
 	if os.Geteuid() == 0 {
-		return "this user is root, so a capability is missing (CAP_NET_ADMIN, CAP_SYS_ADMIN), or the host refuses the change: `allocnet doctor` looks for causes"
+		return "this user is root, so a capability is missing (CAP_NET_ADMIN, CAP_SYS_ADMIN) or the host forbids the change: run `allocnet doctor`"
 	}
 	return "this needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN): try again with sudo; only `allocnet demo` works without"
 }
