@@ -128,6 +128,23 @@ func TestRepairOfWhatIsTornDownMeanwhile(t *testing.T) {
 	require.Equal(t, &RepairReport{Healthy: []string{"a"}, Repaired: []string{}, Broken: []string{}}, report)
 }
 
+// requireRepairs runs commands of sh that do damage, and checks that CHECK finds each, with the text, and that
+// Repair restores it.
+func (h *testHost) requireRepairs(a Allocation, found map[string]string) {
+	h.t.Helper()
+	for damage, text := range found {
+		out, err := exec.Command("sh", "-c", damage).CombinedOutput()
+		require.NoError(h.t, err, "%s: %s", damage, out)
+		err = h.Check(h.t.Context(), a)
+		require.ErrorIs(h.t, err, ErrUnhealthy, damage)
+		require.ErrorContains(h.t, err, text, damage)
+		report, err := h.Repair(h.t.Context())
+		require.NoError(h.t, err, damage)
+		require.Equal(h.t, []string{a.ID}, report.Repaired)
+		require.NoError(h.t, h.Check(h.t.Context(), a), damage)
+	}
+}
+
 // TestRepairOfTheHost: CHECK finds what another program has changed of the host's links and routes, and
 // Repair restores it.
 func TestRepairOfTheHost(t *testing.T) {
@@ -148,7 +165,7 @@ func TestRepairOfTheHost(t *testing.T) {
 		}
 	}
 	port := "bridge link set dev " + of["veth"]
-	for damage, found := range map[string]string{
+	h.requireRepairs(a, map[string]string{
 		"ip link set " + of["ifb"] + " down":          "is down",
 		"ip link set brtest down":                     "is down",
 		"ip link set brtest arp off":                  "has ARP switched off",
@@ -158,17 +175,7 @@ func TestRepairOfTheHost(t *testing.T) {
 		port + " hairpin off":                         "is not in hairpin mode",
 		port + " isolated off":                        "is not isolated",
 		port + " hairpin off state 0 mcast_flood off": "is disabled in the bridge",
-	} {
-		out, err := exec.Command("sh", "-c", damage).CombinedOutput()
-		require.NoError(t, err, "%s: %s", damage, out)
-		err = h.Check(t.Context(), a)
-		require.ErrorIs(t, err, ErrUnhealthy, damage)
-		require.ErrorContains(t, err, found, damage)
-		report, err := h.Repair(t.Context())
-		require.NoError(t, err, damage)
-		require.Equal(t, []string{"a"}, report.Repaired)
-		require.NoError(t, h.Check(t.Context(), a), damage)
-	}
+	})
 	require.NoError(t, h.Teardown(t.Context(), a))
 }
 
@@ -181,20 +188,10 @@ func TestRepairOfARoutedLink(t *testing.T) {
 	_, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)
 	link := names.Owner{Network: "net", ID: "a", IfName: "eth0", Instance: h.instance}.Veth()
-	for damage, found := range map[string]string{
+	h.requireRepairs(a, map[string]string{
 		"ip link set " + link + " arp off":                                       "has ARP switched off",
 		"ip link add brtest type bridge; ip link set " + link + " master brtest": "has become a port of a bridge",
-	} {
-		out, err := exec.Command("sh", "-c", damage).CombinedOutput()
-		require.NoError(t, err, "%s: %s", damage, out)
-		err = h.Check(t.Context(), a)
-		require.ErrorIs(t, err, ErrUnhealthy, damage)
-		require.ErrorContains(t, err, found, damage)
-		report, err := h.Repair(t.Context())
-		require.NoError(t, err, damage)
-		require.Equal(t, []string{"a"}, report.Repaired)
-		require.NoError(t, h.Check(t.Context(), a), damage)
-	}
+	})
 	require.NoError(t, h.Teardown(t.Context(), a))
 }
 
