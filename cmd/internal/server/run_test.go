@@ -115,9 +115,9 @@ func TestLostSocket(t *testing.T) {
 		"lock removed":      {func(i *instance) { require.NoError(i, os.Remove(i.dir+"/s.lock")) }, "has removed"},
 		"directory renamed": {func(i *instance) { require.NoError(i, os.Rename(i.dir, i.dir+".old")) }, "has removed"},
 		"socket replaced": {func(i *instance) {
-			require.NoError(i, os.Remove(i.dir+"/s"))
-			l, err := net.Listen("unix", i.dir+"/s")
+			l, err := net.Listen("unix", i.dir+"/other")
 			require.NoError(i, err)
+			require.NoError(i, os.Rename(i.dir+"/other", i.dir+"/s")) // never without a socket
 			i.Cleanup(func() {
 				require.FileExists(i, i.dir+"/s")
 				require.NoError(i, l.Close())
