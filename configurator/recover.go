@@ -57,6 +57,7 @@ func (c *Configurator) recoverAll(ctx context.Context, s Scope) (*RecoverReport,
 	if ctx.Err() != nil {
 		return report, errors.Join(append(errs, ctx.Err())...)
 	}
+	errs = append(errs, c.sweepSlotNotes(ctx))
 	if s.Name == "" {
 		errs = append(errs, c.store.Sweep(ctx), c.sweepPolicies(ctx, nil), c.reclaimLeases(ctx))
 	} else {

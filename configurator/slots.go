@@ -2,7 +2,10 @@ package configurator
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -48,6 +51,35 @@ type slot struct {
 	file     *record.Slot
 	survives bool   // see leasesSurvive
 	since    uint64 // before its ADD: see watch.Monitor
+}
+
+// sweepSlotNotes removes the notes about the network namespaces of slots whose records are gone. These
+// disappeared with the process of their pool.
+func (c *Configurator) sweepSlotNotes(ctx context.Context) error {
+	ids, err := c.store.WithSandboxes()
+	errs := []error{err}
+	for _, id := range ids {
+		if strings.HasPrefix(id, slotPrefix) {
+			errs = append(errs, about(id, c.sweepSlotNote(ctx, id)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Configurator) sweepSlotNote(ctx context.Context, id string) error {
+	if _, err := c.store.Get(id); !errors.Is(err, fs.ErrNotExist) {
+		return nil // without the lock, which another operation may hold for long
+	}
+	unlock, err := c.lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if _, err := c.store.Get(id); !errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	_, err = c.netns.Destroy(id, func(record.Sandbox) bool { return false }) // forgets those that are gone
+	return err
 }
 
 // close closes the descriptors of a slot. It may be called again.

@@ -128,6 +128,13 @@ func poolLoop(c *configurator.Configurator) {
 	}
 }
 
+// requireNoSlotNotes requires that Recover has left no note about the network namespace of a slot.
+func requireNoSlotNotes(t *testing.T) {
+	notes, err := filepath.Glob(configurator.DefaultStateDir + "/sandboxes/pool-*")
+	require.NoError(t, err)
+	require.Empty(t, notes)
+}
+
 // TestPoolKilled kills a process with a pool at random moments. Recover and GC leave nothing.
 func TestPoolKilled(t *testing.T) {
 	testhost.EachElsewhere(t, []string{"bridge", "ptp"}, testPoolKilled)
@@ -152,6 +159,7 @@ func testPoolKilled(t *testing.T, main string) {
 		report, err := h.Recover(h.Context())
 		require.NoError(t, err)
 		removed += len(report.Removed)
+		requireNoSlotNotes(t)
 		collected, err := h.GCScope(h.Context(), configurator.Scope{DestroyNetns: true})
 		require.NoError(t, err)
 		removed += len(collected.Removed)

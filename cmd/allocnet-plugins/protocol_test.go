@@ -238,6 +238,11 @@ func TestNothingToDo(t *testing.T) {
 				require.Equal(t, answer{}, call(t, dir, name, c, env...), "%s %s %s", dir, name, command)
 			}
 			require.Equal(t, answer{}, call(t, dir, name, c, changed("DEL", dir, "", []string{"CNI_NETNS"})...), "%s %s", dir, name)
+			for _, command := range []string{"STATUS", "GC"} { // about no container, whatever a runtime has left there
+				for _, left := range [][]string{{"CNI_IFNAME"}, {"CNI_CONTAINERID=../x", "CNI_IFNAME=a/b"}} {
+					require.Equal(t, answer{}, call(t, dir, name, c, changed(command, dir, "", left)...), "%s %s %s %s", dir, name, command, left)
+				}
+			}
 		}
 	}
 }

@@ -227,6 +227,39 @@ func testPolicyFlood(t *testing.T, main string) {
 	h.TearDown(open, sink)
 }
 
+// TestPolicyFloodOfAnAllocation: after a flush of the ruleset, an allocation that may only send to the world
+// does not reach another allocation, whose address the rules do not know until it is restored.
+func TestPolicyFloodOfAnAllocation(t *testing.T) {
+	h := newHost(t, configurator.EngineNative)
+	testbed.SetSysctls(t, "", testbed.Quick)
+	h.Network("net", policed("ptp", testbed.V4Only)...)
+	var allocs []configurator.Allocation
+	setUp := func(id, egress string) configurator.Allocation {
+		a := h.Alloc(id)
+		a.Policy = mustPolicy(t, `{"presets":["egress-only"],"egress":{"rules":[`+egress+`]}}`)
+		h.SetUp(a)
+		allocs = append(allocs, a)
+		return a
+	}
+	sender := setUp("sender", "")
+	for i := range 10 { // policies that are restored before the address of the receiver
+		setUp(fmt.Sprint("other", i), fmt.Sprintf(`{"action":"deny","peers":[{"cidr":"192.0.2.%d/32"}]}`, i))
+	}
+	sink := h.Alloc("sink")
+	var received atomic.Int64
+	sending := flood(t, sender.Netns, "udp4", floodSink(t, h, sink, &received))
+	sending.await()
+	for range 10 {
+		require.NoError(t, testbed.Command("nft", "flush", "ruleset"))
+		_, err := h.Repair(h.Context())
+		require.NoError(t, err)
+	}
+	require.Zero(t, received.Load(), "packets that the policy denies")
+	require.NoError(t, h.CheckOnly(h.Context(), sender))
+	sending.stop()
+	h.TearDown(append(allocs, sink)...)
+}
+
 func countPackets(c *net.UDPConn, n *atomic.Int64) {
 	buf := make([]byte, 100)
 	for {

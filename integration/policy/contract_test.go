@@ -10,6 +10,7 @@ import (
 func contract() testbed.Contract {
 	return testbed.Contract{
 		"TestAllocationIsNotAnAddress":        {Run: TestAllocationIsNotAnAddress},
+		"TestConnectionsFromBefore":           {Run: TestConnectionsFromBefore, Always: true},
 		"TestDenialsAreFair":                  {Run: TestDenialsAreFair},
 		"TestDenialsOfThePeer":                {Run: TestDenialsOfThePeer},
 		"TestDiscoveryBetweenNeighboursOnly":  {Run: TestDiscoveryBetweenNeighboursOnly},
@@ -54,6 +55,7 @@ var withoutPools = map[string]string{
 	"TestPolicyBypass":               "as TestPolicyBasic",
 	"TestPolicyFlood":                "an allocation sends before its Setup",
 	"TestPolicyFloodOfASelected":     "as TestPolicyFlood",
+	"TestPolicyFloodOfAnAllocation":  "as TestPolicyFlood",
 	"TestPolicyGroupFrames":          "sockets in a namespace before its Setup",
 	"TestPolicyLifeKilled":           processes,
 	"TestPolicyMatrix":               "many allocations, with daemons",

@@ -134,7 +134,7 @@ func TestZoneIsAddedAtOnce(t *testing.T) {
 	plain, other := addition("10.77.0.3", "")
 	second, third := addition("10.77.0.4", "")
 	added := 0
-	second.Added = func(context.Context) { added++ }
+	second.Added = func(context.Context) error { added++; return nil }
 	args := &sdk.CmdArgs{Host: host, Additions: &sdk.Additions{}}
 	require.NoError(t, args.AddElements(t.Context(), zoned))
 	require.NoError(t, args.AddElements(t.Context(), plain))

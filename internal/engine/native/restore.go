@@ -29,7 +29,9 @@ func (e *Engine) Restore(ctx context.Context, requests []*engine.Request) ([]eng
 		}
 	}
 	r.objects(ctx, func(w *sdk.Wanted) []sdk.Object { return w.First })
-	err = r.elements(ctx)
+	if err = r.elements(ctx); err == nil {
+		r.objects(ctx, func(w *sdk.Wanted) []sdk.Object { return w.Last })
+	}
 	r.objects(ctx, func(w *sdk.Wanted) []sdk.Object { return w.Objects })
 	r.sources(ctx)
 	r.settle(ctx)

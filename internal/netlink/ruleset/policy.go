@@ -110,10 +110,16 @@ func (r *Ruleset) AddPolicy(ctx context.Context, p *Policy) error { return r.mak
 // packet that is evaluated meanwhile would find an element that leads to a chain, and the chain without
 // rules. So the elements are added after the chain.
 func (r *Ruleset) RestorePolicy(ctx context.Context, p *Policy) error {
-	if err := r.makePolicy(ctx, p, false); err != nil {
+	if err := r.PreparePolicy(ctx, p); err != nil {
 		return err
 	}
-	return r.makePolicy(ctx, p, true)
+	return r.AddPolicy(ctx, p)
+}
+
+// PreparePolicy is AddPolicy without the elements that lead from links to the chains. Packets over links that
+// no element leads to the policy are still dropped, and follow its chains where one does.
+func (r *Ruleset) PreparePolicy(ctx context.Context, p *Policy) error {
+	return r.makePolicy(ctx, p, false)
 }
 
 func (r *Ruleset) makePolicy(ctx context.Context, p *Policy, linked bool) error {

@@ -113,6 +113,11 @@ func (t *table) policyChains() []chain {
 		for _, d := range h.directions {
 			rules = append(rules, newRule("a policy applies: clear the mark", append(needsPolicy(d), setMark(0)...)...))
 		}
+		for _, d := range h.directions {
+			rules = append(rules, newRule("connections of links that are not ready", slices.Concat(
+				[]expr.Any{linkGroup(d), equal(native(names.PendingGroup)), &expr.Ct{Key: expr.CtKeySTATE, Register: 1}},
+				anyBit(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED), []expr.Any{&expr.Counter{}, drop()})...))
+		}
 		rules = append(rules, t.trackedRules(h.directions[0])...)
 		switch {
 		case h.number == unix.NF_INET_FORWARD:

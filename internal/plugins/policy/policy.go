@@ -51,6 +51,11 @@ func (p *plugin) Bind(ctx context.Context, c *sdk.CmdArgs) error {
 			return err
 		}
 	}
+	if is == nil || is.Policy != a.member.Policy || !sameLabels(is.Labels, a.member.Labels) {
+		if err := a.forgetConnections(ctx); err != nil {
+			return err
+		}
+	}
 	return a.finish(ctx)
 }
 
@@ -79,7 +84,14 @@ func (a *attachment) enforce(ctx context.Context) error {
 	if err := a.setGroup(); err != nil {
 		return err
 	}
-	return a.args.AddElements(ctx, sdk.Addition{Elements: a.elements()})
+	return a.args.AddElements(ctx, sdk.Addition{Elements: a.elements(), Added: a.forgetConnections})
+}
+
+// forgetConnections deletes the tracked connections of the addresses. They are from before the attachment, or, in
+// a slot of a pool, from before its policy and labels, and their packets would pass the rules. These know the
+// addresses already, so no connection begins meanwhile that a policy denies.
+func (a *attachment) forgetConnections(ctx context.Context) error {
+	return a.args.Host.Conntrack.FlushAddresses(ctx, a.member.Addresses...)
 }
 
 // prepare refuses a policy that would not be enforced, and makes the traffic within a bridge pass the

@@ -79,13 +79,13 @@ func (a *attachment) restorePolicy(ctx context.Context) (changed bool, err error
 	if a.policy == nil {
 		return false, nil
 	}
-	return restore(ctx, a.args.Host, a.policy.ID)
+	return restore(ctx, a.args.Host, a.policy.ID, a.args.Host.Rules.RestorePolicy)
 }
 
 // restore makes a stored policy again in the kernel, if something of it is missing. It locks the
 // store exclusively only then. Until then other attachments can join selections, so the policy is
-// compared again.
-func restore(ctx context.Context, host *sdk.Host, id string) (changed bool, err error) {
+// compared again. put puts it into the kernel.
+func restore(ctx context.Context, host *sdk.Host, id string, put func(context.Context, *ruleset.Policy) error) (changed bool, err error) {
 	s, err := host.Policies.Share(ctx)
 	if err != nil {
 		return false, err
@@ -99,14 +99,14 @@ func restore(ctx context.Context, host *sdk.Host, id string) (changed bool, err 
 		return false, err
 	}
 	defer s.Unlock()
-	return restoreLocked(ctx, host, s, id)
+	return restoreLocked(ctx, host, s, id, put)
 }
 
 // restoreLocked is restore while the store is locked exclusively.
-func restoreLocked(ctx context.Context, host *sdk.Host, s *policystate.Session, id string) (changed bool, err error) {
+func restoreLocked(ctx context.Context, host *sdk.Host, s *policystate.Session, id string, put func(context.Context, *ruleset.Policy) error) (changed bool, err error) {
 	wanted, err := missing(ctx, host, s, id)
 	if errors.Is(err, ruleset.ErrMissing) {
-		return true, host.Rules.RestorePolicy(ctx, wanted)
+		return true, put(ctx, wanted)
 	}
 	return false, err
 }
@@ -128,7 +128,9 @@ func missing(ctx context.Context, host *sdk.Host, s *policystate.Session, id str
 	return wanted, err
 }
 
-// Wanted implements sdk.Restorer. The policy is restored before the elements that lead to it.
+// Wanted implements sdk.Restorer. The chains of the policy are restored before the elements that lead to them
+// by address, and what leads to them from links after all elements: otherwise the links of some allocations would
+// be open while the rules do not know the addresses of others.
 func (p *plugin) Wanted(_ context.Context, c *sdk.CmdArgs) (*sdk.Wanted, error) {
 	a, _, err := p.previous(c)
 	if err != nil {
@@ -136,6 +138,7 @@ func (p *plugin) Wanted(_ context.Context, c *sdk.CmdArgs) (*sdk.Wanted, error) 
 	}
 	w := &sdk.Wanted{Elements: a.elements(), Settle: endDeniedOf(c.Host), Subject: a}
 	if a.policy != nil {
+		prepared := false
 		w.First = append(w.First, sdk.Object{
 			Key: "policy " + a.policy.ID,
 			Restore: func(ctx context.Context) (bool, error) {
@@ -143,8 +146,18 @@ func (p *plugin) Wanted(_ context.Context, c *sdk.CmdArgs) (*sdk.Wanted, error) 
 				if err := a.restoreRules(ctx); err != nil {
 					return false, err
 				}
-				restored, err := restore(ctx, c.Host, a.policy.ID)
+				restored, err := restore(ctx, c.Host, a.policy.ID, c.Host.Rules.PreparePolicy)
+				prepared = restored && err == nil
 				return lacks || restored, err
+			},
+		})
+		w.Last = append(w.Last, sdk.Object{
+			Key: "way from links to policy " + a.policy.ID,
+			Restore: func(ctx context.Context) (bool, error) {
+				if !prepared {
+					return false, nil
+				}
+				return restore(ctx, c.Host, a.policy.ID, c.Host.Rules.AddPolicy)
 			},
 		})
 		w.Objects = append(w.Objects, sdk.Object{

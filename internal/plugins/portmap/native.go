@@ -19,7 +19,10 @@ type native struct{}
 func (native) add(ctx context.Context, c *sdk.CmdArgs, p *publication) error {
 	return c.AddElements(ctx, sdk.Addition{
 		Elements: p.elements(c),
-		Added:    func(ctx context.Context) { p.forgetStale(ctx, c) },
+		Added: func(ctx context.Context) error {
+			p.forgetStale(ctx, c)
+			return nil
+		},
 	})
 }
 

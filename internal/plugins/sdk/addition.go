@@ -13,8 +13,9 @@ import (
 // Addition is what the ADD of one plugin adds to allocnet's tables.
 type Addition struct {
 	Elements *ruleset.Elements
-	// Added is called after the elements were added. It may be nil.
-	Added func(context.Context)
+	// Added is called after the elements were added, and before the link is in its final group. After an
+	// error, the ADD fails. It may be nil.
+	Added func(context.Context) error
 	// Final returns the elements for the result of the whole chain, whose later plugins
 	// may change what Elements depend on. It may be nil.
 	Final func(*types100.Result) *ruleset.Elements
@@ -38,7 +39,7 @@ func (n *Addition) apply(ctx context.Context, host *Host) error {
 		n.in = n.Elements
 	}
 	if err == nil && n.Added != nil {
-		n.Added(ctx)
+		err = n.Added(ctx)
 	}
 	return err
 }
@@ -154,8 +155,7 @@ func (x *Additions) More(e *ruleset.Elements) {
 func (x *Additions) Apply(ctx context.Context, host *Host) error {
 	applied := func(n Addition) bool { return n.in != nil }
 	if len(x.list) > 1 && !slices.ContainsFunc(x.list, applied) && host.Rules.Add(ctx, x.elements()) == nil {
-		x.added(ctx)
-		return nil
+		return x.added(ctx)
 	}
 	for i := range x.list {
 		n := &x.list[i]
@@ -175,8 +175,7 @@ func (x *Additions) Extend(ctx context.Context, host *Host, present []*ruleset.E
 	if err := host.Rules.Extend(ctx, present, more); err != nil {
 		return err
 	}
-	x.added(ctx)
-	return nil
+	return x.added(ctx)
 }
 
 // Replace is Apply in place of the elements that the attachment had before: see
@@ -189,16 +188,19 @@ func (x *Additions) Replace(ctx context.Context, host *Host, before *ruleset.Ele
 	if err := host.Rules.Replace(ctx, before, after); err != nil {
 		return err
 	}
-	x.added(ctx)
-	return nil
+	return x.added(ctx)
 }
 
-func (x *Additions) added(ctx context.Context) {
+func (x *Additions) added(ctx context.Context) error {
 	for _, n := range x.list {
-		if n.Added != nil {
-			n.Added(ctx)
+		if n.Added == nil {
+			continue
+		}
+		if err := n.Added(ctx); err != nil {
+			return named(n.plugin, err)
 		}
 	}
+	return nil
 }
 
 // elements returns the elements of all additions, which have the same owner.

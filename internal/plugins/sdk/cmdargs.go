@@ -121,7 +121,7 @@ func hasVariable(env []string, like string) bool {
 
 // validateNames validates the arguments that plugins use in names and paths.
 func (a *CmdArgs) validateNames() error {
-	if a.ContainerID == "" { // STATUS and GC
+	if a.ContainerID == "" { // required elsewhere, where it is
 		return nil
 	}
 	if err := names.ValidateContainer(a.ContainerID); err != nil {

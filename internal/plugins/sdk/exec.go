@@ -96,8 +96,10 @@ func (e *Exec) Run(ctx context.Context, name, command string, a *CmdArgs) (resul
 // choose returns the native plugin if it must run the command, and the reason
 // why the binary must run, if it must.
 func (e *Exec) choose(ctx context.Context, name, command string, factory Factory, a *CmdArgs) (p Plugin, why, err error) {
-	if err := e.validateNames(a); err != nil {
-		return nil, nil, err
+	if command != "STATUS" && command != "GC" { // they are about no attachment, whatever the environment has
+		if err := e.validateNames(a); err != nil {
+			return nil, nil, err
+		}
 	}
 	if command == "ADD" && a.IfName != "" {
 		if err := names.ValidateNewInterface(a.IfName); err != nil {

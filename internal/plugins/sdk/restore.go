@@ -19,6 +19,9 @@ type Restorer interface {
 type Wanted struct {
 	// First are objects that are restored before Elements, which refer to them.
 	First []Object
+	// Last are objects that make Elements effective. They are restored after those of all Wanted, and only if
+	// that has succeeded.
+	Last []Object
 	// Elements are elements of allocnet's tables; nil means none.
 	Elements *ruleset.Elements
 	// Sources are addresses in a zone of firewalld.

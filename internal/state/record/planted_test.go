@@ -105,6 +105,22 @@ func TestPlanted(t *testing.T) {
 	}
 }
 
+// TestListNamesWhatIsNoRecord: what is in the place of a record is not overlooked.
+func TestListNamesWhatIsNoRecord(t *testing.T) {
+	for kind, plant := range map[string]func(path string) error{
+		"symbolic link": func(path string) error { return os.Symlink("/nowhere", path) },
+		"named pipe":    func(path string) error { return unix.Mkfifo(path, 0o600) },
+		"directory":     func(path string) error { return os.Mkdir(path, 0o700) },
+	} {
+		s := open(t)
+		require.NoError(t, life(t, s))
+		path := filepath.Join(s.state, "allocs/b.json")
+		require.NoError(t, plant(path))
+		_, err := s.List()
+		require.ErrorContains(t, err, path, kind)
+	}
+}
+
 // TestStateDirectoryOfOthers is not used.
 func TestStateDirectoryOfOthers(t *testing.T) {
 	s := open(t)

@@ -359,7 +359,8 @@ func (s *Store) reserved(id string) []reservation {
 }
 
 // IDs returns the sorted IDs of the allocations that have a record, readable or
-// not. It ignores files that other programs created in the directory.
+// not: something else than a file under the name of a record is one that cannot be read.
+// It ignores files with other names, which other programs have made.
 func (s *Store) IDs() ([]string, error) {
 	if err := s.checkDirs(); err != nil {
 		return nil, fmt.Errorf("list records: %w", fault(s.state, err))
@@ -371,7 +372,7 @@ func (s *Store) IDs() ([]string, error) {
 	var ids []string
 	for _, e := range entries {
 		id, ok := strings.CutSuffix(e.Name(), suffix)
-		if ok && e.Type().IsRegular() && names.ValidateContainer(id) == nil {
+		if ok && names.ValidateContainer(id) == nil {
 			ids = append(ids, id)
 		}
 	}

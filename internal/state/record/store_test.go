@@ -146,7 +146,6 @@ func TestReadingChangesNothing(t *testing.T) {
 
 func TestOtherFilesAreNoRecords(t *testing.T) {
 	s := open(t)
-	require.NoError(t, os.Mkdir(s.file("directory"), 0o755))
 	require.NoError(t, os.WriteFile(s.file("we ird"), nil, 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(s.dir, ".x.json123"), []byte("half"), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(s.dir, ".x.json"), []byte("half"), 0o600))
