@@ -100,24 +100,31 @@ package-test: ## builds the release twice, and installs, upgrades and removes it
 deps: ## what the reference plugins and the tests need of the host (iptables, nft)
 	@tools/deps
 
-test: deps lint unit integration ## everything
+# By default, tests leave out parts of their combinations (go test -short), and the race detector.
+ifdef FULL
+RACE  := -race
+else
+SHORT := -short
+endif
+
+test: deps lint unit integration ## lint and tests; with FULL=1 in all combinations, and with the race detector
 	@tools/deps remind
 
 # Packages mostly wait for the kernel, so more run at once than there are cores. Those that
 # take the longest begin first. lint has run go vet already. By default, the race detector makes
 # each process sleep for a second before it exits, also those that tests start.
 unit: export GORACE := atexit_sleep_ms=0
-unit: plugins ## unit and contract tests, with the race detector
-	go test -race -vet=off -count=1 -timeout 30m -p 6 ./configurator ./cmd/allocnet-plugins ./cleanup ./internal/bench ./cmd/allocnet ./cmd/allocnet-cni $$(go list $(ALL) | grep -v /integration)
+unit: plugins ## unit and contract tests
+	go test $(RACE) $(SHORT) -vet=off -count=1 -timeout 30m -p 6 ./configurator ./cmd/allocnet-plugins ./cleanup ./internal/bench ./cmd/allocnet ./cmd/allocnet-cni $$(go list $(ALL) | grep -v /integration)
 	cd tools && GOWORK=off go test ./...
 
 # As in unit, those that take the longest begin first. The hosts, a module of their own, run beside them.
 integration: plugins ## the real kernel, in private namespaces, with the reference plugins
-	(cd integration/hosts && GOWORK=off go test -vet=off -count=1 -timeout 30m .) & hosts=$$!; \
-	go test -vet=off -count=1 -timeout 40m -p 4 ./integration ./integration/crash ./integration/daemon ./integration/policy $$(go list ./integration/...); \
+	(test -z "$(FULL)" || cd integration/hosts && GOWORK=off go test -vet=off -count=1 -timeout 30m .) & hosts=$$!; \
+	go test $(SHORT) -vet=off -count=1 -timeout 40m -p 4 ./integration ./integration/crash ./integration/daemon ./integration/policy $$(go list ./integration/...); \
 	status=$$?; wait $$hosts && exit $$status
 
-# Some of these tests are part of test.
+# Some of these tests are part of test FULL=1.
 hosts: deps plugins ## networks over several hosts: etcd, flanneld, Nomad and containerd on three of them
 	cd integration/hosts && ALLOCNET_ALL_HOSTS=1 GOWORK=off go test -v -count=1 -timeout 20m .
 
@@ -125,7 +132,7 @@ hosts: deps plugins ## networks over several hosts: etcd, flanneld, Nomad and co
 ui-test: deps ## the page in Chromium, with up to 1000 allocations
 	cd integration/ui && GOWORK=off go test -count=1 -timeout 10m ./...
 
-# Some of these tests are part of test.
+# Some of these tests are part of test, more of test FULL=1.
 pools: plugins ## the integration tests with allocations from pools
 	ALLOCNET_POOLS=1 go test -v -p 1 -count=1 -timeout 20m -run 'TestContract|TestPool|TestHealPool' ./integration ./integration/daemon ./integration/policy
 
@@ -136,7 +143,7 @@ runtimes: deps plugins ## containerd with the library in its client, and with al
 # The same tests as in test, at their full size; a run is repeated with its SEED. -v
 # shows progress, of several packages with -p 1: without them go test prints nothing until
 # the hours are over.
-# make test takes every twelfth of these points.
+# make test takes every sixtieth of these points, with FULL=1 every twelfth.
 crash: plugins ## kills and failing calls at every point of the operations
 	ALLOCNET_EVERY_POINT=1 go test -count=1 -timeout 30m ./integration/crash
 

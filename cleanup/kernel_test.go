@@ -17,6 +17,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/retry"
 	"github.com/allocnet/allocnet/internal/state/lease"
+	"github.com/allocnet/allocnet/internal/testing/short"
 	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/portmap"
 )
@@ -37,12 +38,17 @@ var subnetSets = map[string][]string{"v4": {subnet4}, "v6": {subnet6}, "dual": {
 // eachNetwork runs a test with every combination of plugin and backend, and
 // with the given families.
 func eachNetwork(t *testing.T, families []string, test func(t *testing.T, n network)) {
+	i := 0
 	for _, kind := range []string{"bridge", "ptp"} {
 		for _, backend := range []string{"iptables", "nftables"} {
 			for _, families := range families {
 				subnets := subnetSets[families]
 				n := network{name: "net-" + kind, kind: kind, backend: backend, subnets: subnets}
-				t.Run(kind+"/"+backend+"/"+families, func(t *testing.T) { test(t, n) })
+				t.Run(kind+"/"+backend+"/"+families, func(t *testing.T) {
+					short.InTurn(t, i, 4)
+					test(t, n)
+				})
+				i++
 			}
 		}
 	}
@@ -167,8 +173,9 @@ func TestForceStaticWithoutResult(t *testing.T) {
 // TestForceByIDAlone: all objects that carry the ID are found with nothing but
 // the ID.
 func TestForceByIDAlone(t *testing.T) {
-	for _, backend := range []string{"iptables", "nftables"} {
+	for i, backend := range []string{"iptables", "nftables"} {
 		t.Run(backend, func(t *testing.T) {
+			short.InTurn(t, i, 2)
 			h := newTestHost(t)
 			n := network{name: "n", kind: "bridge", backend: backend, subnets: []string{subnet4, subnet6}}
 			n.ipam = `{"type": "host-local", "ranges": [[{"subnet": "` + subnet4 + `"}], [{"subnet": "` + subnet6 + `"}]]}`
@@ -212,9 +219,10 @@ func TestForceKeepsAlikeAllocations(t *testing.T) {
 		{"a.-_b", "x.y_z-", "aX-_b", "xXy_z-"},
 		{"net", "1a", "net1", "a"},
 	}
-	for _, backend := range []string{"iptables", "nftables"} {
-		for _, p := range pairs {
+	for i, backend := range []string{"iptables", "nftables"} {
+		for j, p := range pairs {
 			t.Run(fmt.Sprintf("%s/%s %s not %s %s", backend, p.network, p.id, p.otherNetwork, p.otherID), func(t *testing.T) {
+				short.InTurn(t, i+2*j, 5)
 				h := newTestHost(t)
 				n := network{name: p.otherNetwork, kind: "ptp", backend: backend, subnets: []string{subnet4}}
 				other := h.add(n, p.otherID, otherPorts)
@@ -304,8 +312,9 @@ func TestForceKeepsAddressOfMasquerade(t *testing.T) {
 }
 
 func TestForceConcurrently(t *testing.T) {
-	for _, backend := range []string{"iptables", "nftables"} {
+	for i, backend := range []string{"iptables", "nftables"} {
 		t.Run(backend, func(t *testing.T) {
+			short.InTurn(t, i, 2)
 			h := newTestHost(t)
 			n := network{name: "n", kind: "bridge", backend: backend, subnets: []string{subnet4, subnet6}}
 			other := h.add(n, "other", nil)

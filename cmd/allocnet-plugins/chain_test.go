@@ -23,6 +23,7 @@ import (
 	"github.com/allocnet/allocnet/internal/hostsnap"
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/internal/testing/short"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -98,8 +99,9 @@ func text(t testing.TB, r types.Result, a *libcni.RuntimeConf) string {
 // them, and nothing is left.
 func TestChain(t *testing.T) {
 	privhost.Require(t, "iptables", "ip6tables")
-	for _, v := range []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
+	for i, v := range []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
 		t.Run(v, func(t *testing.T) {
+			short.InTurn(t, i, 3)
 			plugins := func(dir string) []object {
 				list := []object{{"type": "loopback"}, bridged(t.TempDir())}
 				if since(t, v, "0.4.0") || dir == links { // the reference firewall does not support earlier versions

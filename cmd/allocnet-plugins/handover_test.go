@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/hostsnap"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/internal/testing/short"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -141,8 +143,10 @@ func snapshot(t *testing.T) hostsnap.Snapshot {
 // as healthy. The attachments keep working, and allocnet's DEL removes them,
 // with every backend, and also without the namespace.
 func TestTakeOver(t *testing.T) {
-	for name, changes := range layouts {
+	for i, name := range slices.Sorted(maps.Keys(layouts)) {
+		changes := layouts[name]
 		t.Run(name, func(t *testing.T) {
+			short.InTurn(t, i, 4)
 			takeOver(t, "1.1.0", changes)
 			takeOverGone(t, changes, "")
 		})
@@ -195,11 +199,13 @@ func TestTakeOverOfTheDamaged(t *testing.T) {
 // allocnet's plugins made with a named backend. They leave the elements of the
 // source guard, which they do not know. A DEL of allocnet's plugins removes them.
 func TestHandBack(t *testing.T) {
-	for name, changes := range layouts {
+	for i, name := range slices.Sorted(maps.Keys(layouts)) {
 		if !strings.Contains(name, "tables") {
 			continue // see TestUninstallKeepsWhatOthersDoNotRemove of the command allocnet
 		}
+		changes := layouts[name]
 		t.Run(name, func(t *testing.T) {
+			short.InTurn(t, i, 2)
 			changes := maps.Clone(changes)
 			changes["firewall"] = merged(object{"backend": "iptables"}, changes["firewall"])
 			before := snapshot(t)

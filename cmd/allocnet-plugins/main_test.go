@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"maps"
 	"net"
@@ -48,7 +49,7 @@ func TestMain(m *testing.M) {
 }
 
 // builder builds the programs before the tests run. It runs all tests twice: with links
-// to this program, and with links to its shim while allocnetd is running.
+// to this program, and with links to its shim while allocnetd is running; with -short only the latter.
 type builder struct{ *testing.M }
 
 func (b builder) Run() (code int) {
@@ -57,7 +58,11 @@ func (b builder) Run() (code int) {
 		defer os.RemoveAll(built)
 		err = build()
 	}
+	flag.Parse()
 	for _, program := range []string{sdk.Program, sdk.Shim} {
+		if testing.Short() && program == sdk.Program {
+			continue
+		}
 		if err == nil {
 			fmt.Println("as", program)
 			links, err = linksTo(program)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/plugins/builtin"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/internal/testing/short"
 )
 
 // previousResults are forms of prevResult that the reference plugins accept or
@@ -39,7 +40,10 @@ func TestPreviousLikeTheReference(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			netns := namespace(t, "previous-"+name)
 			for _, version := range []string{"0.4.0", "1.0.0"} {
-				for _, previous := range previousResults {
+				for i, previous := range previousResults {
+					if !short.Has(t, i, 3) {
+						continue
+					}
 					previous = strings.ReplaceAll(previous, "VERSION", version)
 					comparePrevious(t, name, netns, version, previous)
 				}

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// everyPointVariable selects every point of the operations, as make crash does. make test
-	// takes every twelfth.
+	// everyPointVariable selects every point of the operations, as make crash does. make test FULL=1
+	// takes every twelfth, make test every sixtieth.
 	everyPointVariable = "ALLOCNET_EVERY_POINT"
 	// stressVariable selects all cells, recoveries and errors, as make stress
 	// does.
@@ -31,6 +31,9 @@ func stress() bool { return os.Getenv(stressVariable) != "" }
 func distance() int {
 	if stress() || os.Getenv(everyPointVariable) != "" {
 		return 1
+	}
+	if testing.Short() {
+		return 60
 	}
 	return 12
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/testing/short"
 )
 
 // layouts are configurations that create the rules of the reference plugin.
@@ -58,8 +60,9 @@ var packets = regexp.MustCompile(`counter packets \d+ bytes \d+`)
 // the native one. The rules are the same, and each plugin's CHECK and DEL work
 // on the rules of the other.
 func TestReferenceLayouts(t *testing.T) {
-	for _, test := range layouts {
+	for i, test := range layouts {
 		t.Run(test.name, func(t *testing.T) {
+			short.InTurn(t, i, 5)
 			h := newTestHost(t)
 			two := h.allocation(2).with(test.config).with(ports(test.ports...))
 			life := func(one, other answer) (with, without string) {

@@ -14,6 +14,7 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/conntrack"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
+	"github.com/allocnet/allocnet/internal/testing/short"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -409,8 +410,9 @@ func TestLoopbackIsTheHostsOwn(t *testing.T) {
 // every layout. After one is removed, the other answers, also a client that
 // keeps its source port.
 func TestSharedPorts(t *testing.T) {
-	for _, config := range []object{nil, {"backend": "iptables"}, {"backend": "nftables"}} {
+	for i, config := range []object{nil, {"backend": "iptables"}, {"backend": "nftables"}} {
 		t.Run(fmt.Sprint(config), func(t *testing.T) {
+			short.InTurn(t, i, 3)
 			h := newTestHost(t)
 			config = merge(config, ports("8080->80/tcp", "8080->80/udp"))
 			pair := map[string]*allocation{"two": h.allocation(2).with(config), "three": h.allocation(3).with(config)}

@@ -9,11 +9,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// CampaignSize returns the number of random attempts: small for make test, full
-// for make stress.
+// CampaignSize returns the number of random attempts: small for make test FULL=1, half
+// of it for make test, full for make stress.
 func CampaignSize(small, full int) int {
-	if os.Getenv("ALLOCNET_STRESS") != "" {
+	switch {
+	case os.Getenv("ALLOCNET_STRESS") != "":
 		return full
+	case testing.Short():
+		return (small + 1) / 2
 	}
 	return small
 }

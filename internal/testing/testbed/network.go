@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/internal/testing/short"
 	"github.com/allocnet/allocnet/internal/testing/testhost"
 )
 
@@ -71,11 +73,15 @@ var (
 	NativeNFT    = Way{configurator.EngineNative, "nftables"}
 )
 
-// Each runs a test for each engine and backend.
+// Each runs a test for each engine and backend; with -short, as inShort says.
 func Each(t *testing.T, ways []Way, test func(t *testing.T, w Way)) {
 	t.Helper()
-	for _, w := range withPools(t, ways) {
+	ways = withPools(t, ways)
+	for _, w := range ways {
 		t.Run(w.String(), func(t *testing.T) {
+			if testing.Short() && w != inShort(ways) {
+				short.Skip(t)
+			}
 			if w.Backend == "nftables" {
 				privhost.Require(t, "nft")
 			}
@@ -84,12 +90,26 @@ func Each(t *testing.T, ways []Way, test func(t *testing.T, w Way)) {
 	}
 }
 
+// inShort returns the way that -short runs: allocnet's own tables if they are among the ways, because the
+// others start programs.
+func inShort(ways []Way) Way {
+	if slices.Contains(ways, Native) {
+		return Native
+	}
+	return ways[0]
+}
+
 // EachElsewhere is [Each] for long tests: several run at a time, each on its own
 // host, in parallel with later tests.
 func EachElsewhere(t *testing.T, ways []Way, test func(t *testing.T, w Way)) {
 	t.Helper()
 	byName, order := map[string]Way{}, []string{}
-	for _, w := range withPools(t, ways) {
+	ways = withPools(t, ways)
+	for _, w := range ways {
+		if testing.Short() && w != inShort(ways) {
+			t.Run(w.String(), func(t *testing.T) { short.Skip(t) })
+			continue
+		}
 		byName[w.String()] = w
 		order = append(order, w.String())
 	}

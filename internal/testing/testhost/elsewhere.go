@@ -2,6 +2,7 @@ package testhost
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"runtime"
@@ -11,6 +12,7 @@ import (
 
 	privatehost "github.com/allocnet/allocnet/internal/privhost"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/internal/testing/short"
 )
 
 // partVariable names the part of a test that the process runs.
@@ -20,7 +22,7 @@ const partVariable = "ALLOCNET_TEST_PART"
 // CPUs because the processes wait most of the time.
 var slots = make(chan struct{}, 3*runtime.NumCPU())
 
-// EachElsewhere runs a test once for each part. Each part runs in its own
+// EachElsewhere runs a test once for each part; with -short, for one of them. Each part runs in its own
 // process on its own private host, several at a time, in parallel with later
 // tests. If a process skips its test, the part is skipped.
 func EachElsewhere(t *testing.T, parts []string, test func(t *testing.T, part string)) {
@@ -33,7 +35,9 @@ func EachElsewhere(t *testing.T, parts []string, test func(t *testing.T, part st
 	}
 	wait := make([]func(*testing.T), len(parts))
 	for i, part := range parts {
-		wait[i] = elsewhere(t, part)
+		if wait[i] = skipInShort; short.Has(t, i, len(parts)) {
+			wait[i] = elsewhere(t, part)
+		}
 	}
 	t.Parallel()
 	for i, part := range parts {
@@ -41,10 +45,13 @@ func EachElsewhere(t *testing.T, parts []string, test func(t *testing.T, part st
 	}
 }
 
+func skipInShort(t *testing.T) { short.Skip(t) }
+
 // elsewhere starts a process for one part of a test, and returns a function
 // that waits for its result.
 func elsewhere(t *testing.T, part string) (wait func(t *testing.T)) {
-	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=4h")
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=4h",
+		fmt.Sprintf("-test.short=%t", testing.Short()))
 	cmd.Env = append(privatehost.Another(os.Environ()), partVariable+"="+part)
 	of := t.Name()
 	var out []byte
