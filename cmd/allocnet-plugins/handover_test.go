@@ -146,7 +146,7 @@ func TestTakeOver(t *testing.T) {
 	for i, name := range slices.Sorted(maps.Keys(layouts)) {
 		changes := layouts[name]
 		t.Run(name, func(t *testing.T) {
-			short.InTurn(t, i, 4)
+			short.InTurn(t, i, 8)
 			takeOver(t, "1.1.0", changes)
 			takeOverGone(t, changes, "")
 		})

@@ -2,6 +2,8 @@ package main
 
 import (
 	"encoding/json"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -10,6 +12,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/hostsnap"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/internal/testing/short"
 )
 
 // TestNetnsOverride: with CNI_NETNS_OVERRIDE, a plugin works in the namespace
@@ -17,7 +20,13 @@ import (
 func TestNetnsOverride(t *testing.T) {
 	privhost.Require(t, "iptables", "ip6tables")
 	want := map[string]string{}
-	for name := range good {
+	names := []string{}
+	for i, name := range slices.Sorted(maps.Keys(good)) {
+		if short.Has(t, i, 3) {
+			names = append(names, name)
+		}
+	}
+	for _, name := range names {
 		want[name] = overridden(t, reference, name)
 		removeLinks(t)
 	}
@@ -26,7 +35,7 @@ func TestNetnsOverride(t *testing.T) {
 	require.NoError(t, netlink.LinkSetUp(lo))
 	before, err := hostsnap.Take(hostsnap.Options{})
 	require.NoError(t, err)
-	for name := range good {
+	for _, name := range names {
 		t.Run(name, func(t *testing.T) { require.JSONEq(t, want[name], overridden(t, links, name)) })
 		removeLinks(t)
 	}

@@ -9,6 +9,7 @@ import (
 )
 
 func TestAgain(t *testing.T) {
+	skipInShort(t)
 	b := &bench{environment: *testEnvironment(t), size: size{again: 1}, report: &Report{}}
 	require.NoError(t, b.again(t.Context()))
 	require.NoError(t, sandbox.Destroy(b.all[0].netns))

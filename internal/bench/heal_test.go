@@ -10,6 +10,7 @@ import (
 
 // TestHeal runs each measurement once.
 func TestHeal(t *testing.T) {
+	skipInShort(t)
 	b := &bench{environment: *testEnvironment(t), size: size{heal: []int{1, 2}, heals: 1, healLives: 100}, report: &Report{}}
 	require.NoError(t, b.heal(t.Context()))
 	for _, s := range b.all {

@@ -29,6 +29,7 @@ func systemsOf(t *testing.T, r *Report) map[string][]string {
 }
 
 func TestRunHost(t *testing.T) {
+	skipInShort(t) // the test of the command bench does the same
 	privhost.Require(t, "iptables", "iptables-restore")
 	plugins, err := refplugins.Dir()
 	require.NoError(t, err)

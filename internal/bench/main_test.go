@@ -33,3 +33,10 @@ func TestChoose(t *testing.T) {
 	_, err = choose([]string{"life", "lief"})
 	require.ErrorContains(t, err, "there is no measurement lief; there are life, ")
 }
+
+func skipInShort(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("make test FULL=1 runs it")
+	}
+}

@@ -3,14 +3,18 @@ package iptables
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/testing/short"
 )
 
 const complete = `
@@ -112,8 +116,10 @@ var damages = map[string]struct {
 
 func TestDamageIsNoticedAndMended(t *testing.T) {
 	eachVariant(t, func(h *host) {
-		for name, damage := range damages {
+		for i, name := range slices.Sorted(maps.Keys(damages)) {
+			damage := damages[name]
 			h.tb.(*testing.T).Run(name, func(t *testing.T) {
+				short.InTurn(t, i, 3)
 				defer h.clear()
 				ctx := context.Background()
 				o, later := h.acceptRule(), h.acceptRule()

@@ -18,6 +18,7 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/policy"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/state/policystate"
+	"github.com/allocnet/allocnet/internal/testing/short"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -34,8 +35,11 @@ func policed(conf object, id, policy string) object {
 // Repair restores, and DEL removes. Another allocation keeps its own.
 func TestPolicyLife(t *testing.T) {
 	for _, conf := range []object{guardedBridge(), guardedLinks("net")} {
-		for _, policy := range []string{"", "isolated", "no-metadata"} {
-			t.Run(conf["type"].(string)+" "+policy, func(t *testing.T) { testPolicyLife(t, conf, policy) })
+		for i, policy := range []string{"", "isolated", "no-metadata"} {
+			t.Run(conf["type"].(string)+" "+policy, func(t *testing.T) {
+				short.InTurn(t, i, 3)
+				testPolicyLife(t, conf, policy)
+			})
 		}
 	}
 }

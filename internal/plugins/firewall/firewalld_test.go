@@ -13,6 +13,7 @@ import (
 	"github.com/allocnet/allocnet/internal/firewalld"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/testing/firewalldtest"
+	"github.com/allocnet/allocnet/internal/testing/short"
 )
 
 // besideFirewalld starts firewalld on a host.
@@ -40,8 +41,11 @@ func (h *host) repair(id, conf string) error {
 func TestFirewalldTraffic(t *testing.T) {
 	h := newRouter(t)
 	a, b, outside := h.attach("a", "br0", 1), h.attach("b", "br1", 2), h.attach("outside", "br9", 9)
-	for _, backend := range []string{"nftables", "iptables"} {
-		t.Run(backend, func(t *testing.T) { h.trafficBesideFirewalld(t, backend, a, b, outside) })
+	for i, backend := range []string{"nftables", "iptables"} {
+		t.Run(backend, func(t *testing.T) {
+			short.InTurn(t, i, 2)
+			h.trafficBesideFirewalld(t, backend, a, b, outside)
+		})
 	}
 }
 

@@ -2,11 +2,15 @@ package firewall
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/testing/short"
 )
 
 const explicit = `"backend": "iptables",`
@@ -25,8 +29,10 @@ var layouts = map[string]string{
 // TestReferenceLayout: each plugin creates the same rules, and accepts and
 // removes those of the other.
 func TestReferenceLayout(t *testing.T) {
-	for name, conf := range layouts {
+	for i, name := range slices.Sorted(maps.Keys(layouts)) {
+		conf := layouts[name]
 		t.Run(name, func(t *testing.T) {
+			short.InTurn(t, i, 3)
 			h := newHost(t)
 			require.NoError(t, h.reference("ADD", "c1", conf))
 			theirs := h.rules()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/testing/plugintest"
+	"github.com/allocnet/allocnet/internal/testing/short"
 )
 
 // delegates are those that run in-process.
@@ -98,10 +99,14 @@ var damages = map[string]func(h *testHost){
 // the file, with the result of ADD or without it.
 func TestDelAfterDamage(t *testing.T) {
 	h := newHost(t)
+	i := 0
 	for name, delegate := range delegates {
 		for change, changed := range changes {
 			for damage, damaged := range damages {
 				for _, withResult := range []bool{true, false} {
+					if i++; !short.Has(t, i, 5) {
+						continue
+					}
 					at := []string{name, change, damage}
 					conf := h.conf("delegate", delegate)
 					result := h.must("ADD", "a", conf, "")

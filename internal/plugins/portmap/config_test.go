@@ -8,6 +8,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/plugins/portmap"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
+	"github.com/allocnet/allocnet/internal/testing/short"
 )
 
 var invalidTests = []struct {
@@ -40,8 +41,9 @@ var invalidTests = []struct {
 func TestInvalid(t *testing.T) {
 	h := newTestHost(t)
 	two := h.allocation(2)
-	for _, test := range invalidTests {
+	for i, test := range invalidTests {
 		t.Run(test.name, func(t *testing.T) {
+			short.InTurn(t, i, 3)
 			two := two.with(ports("8080->80/tcp")).with(test.config)
 			_, err := two.call(h.native, "ADD")
 			require.ErrorContains(t, err, test.want)

@@ -172,8 +172,9 @@ var reachTests = []struct {
 }
 
 func TestReach(t *testing.T) {
-	for _, test := range reachTests {
+	for i, test := range reachTests {
 		t.Run(test.name, func(t *testing.T) {
+			short.InTurn(t, i, 2)
 			h := newTestHost(t)
 			two, three := h.allocation(2), h.allocation(3)
 			serve(t, two.Sandbox, "two")
@@ -220,8 +221,9 @@ func TestStaleUDP(t *testing.T) {
 	serve(t, two.Sandbox, "two")
 	serve(t, three.Sandbox, "three")
 	for _, address := range []string{"192.0.2.1:8080", "[fd00:2::1]:8080"} {
-		for _, config := range []object{nil, {"backend": "iptables"}, {"backend": "nftables"}} {
+		for i, config := range []object{nil, {"backend": "iptables"}, {"backend": "nftables"}} {
 			t.Run(fmt.Sprint(address, config), func(t *testing.T) {
+				short.InTurn(t, i, 3)
 				config := merge(config, ports("8080->80/udp"))
 				two, three := two.with(config), three.with(config)
 				conn := client(t, h, address)
