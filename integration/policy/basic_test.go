@@ -232,7 +232,7 @@ func testPolicyFlood(t *testing.T, main string) {
 func TestPolicyFloodOfAnAllocation(t *testing.T) {
 	h := newHost(t, configurator.EngineNative)
 	testbed.SetSysctls(t, "", testbed.Quick)
-	h.Network("net", policed("ptp", testbed.V4Only)...)
+	h.Network("net", policed("ptp", testbed.Dual)...)
 	var allocs []configurator.Allocation
 	setUp := func(id, egress string) configurator.Allocation {
 		a := h.Alloc(id)
@@ -247,14 +247,28 @@ func TestPolicyFloodOfAnAllocation(t *testing.T) {
 	}
 	sink := h.Alloc("sink")
 	var received atomic.Int64
-	sending := flood(t, sender.Netns, "udp4", floodSink(t, h, sink, &received))
+	to := floodSink(t, h, sink, &received)
+	sending := flood(t, sender.Netns, "udp4", to)
 	sending.await()
-	for range 10 {
+	for round := range 12 {
 		require.NoError(t, testbed.Command("nft", "flush", "ruleset"))
+		switch round % 3 { // a Setup may come before the repair
+		case 1: // with the policy of the sender
+			setUp(fmt.Sprint("same", round), "")
+		case 2: // without a policy, and then with a new one
+			a := h.Alloc(fmt.Sprint("open", round))
+			h.SetUp(a)
+			allocs = append(allocs, a)
+			new := setUp(fmt.Sprint("new", round), fmt.Sprintf(`{"action":"deny","peers":[{"cidr":"198.51.100.%d/32"}]}`, round))
+			more := flood(t, new.Netns, "udp4", to)
+			more.await()
+			more.stop()
+		}
+		require.Zero(t, received.Load(), "packets that the policy denies, before the repair")
 		_, err := h.Repair(h.Context())
 		require.NoError(t, err)
+		require.Zero(t, received.Load(), "packets that the policy denies")
 	}
-	require.Zero(t, received.Load(), "packets that the policy denies")
 	require.NoError(t, h.CheckOnly(h.Context(), sender))
 	sending.stop()
 	h.TearDown(append(allocs, sink)...)

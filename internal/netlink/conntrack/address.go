@@ -42,7 +42,7 @@ type addressFlush struct {
 }
 
 // flush waits until the addresses have been flushed, together with those of other
-// calls. If the context ends, flush returns, but the addresses are flushed all the
+// calls, whose errors it does not return. If the context ends, flush returns, but the addresses are flushed all the
 // same.
 func (q *addressQueue) flush(ctx context.Context, addrs []netip.Addr, do func([]netip.Addr) error) error {
 	one := &addressFlush{addrs: addrs, done: make(chan error, 1)}
@@ -76,7 +76,11 @@ func (q *addressQueue) run(do func([]netip.Addr) error) {
 		}
 		err := do(addrs)
 		for _, one := range batch {
-			one.done <- err
+			if err != nil && len(batch) > 1 { // perhaps because of the others
+				one.done <- do(one.addrs)
+			} else {
+				one.done <- err
+			}
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -98,4 +99,39 @@ func entryOf(answers netip.Addr) []byte {
 		r.End(tuple)
 	}
 	return r.Data()
+}
+
+// TestFlushesDoNotShareErrors: if some addresses of a common walk cannot be flushed, the other calls succeed.
+func TestFlushesDoNotShareErrors(t *testing.T) {
+	bad, good, first := ip4("10.77.0.5"), ip4("10.77.0.6"), ip4("10.77.0.7")
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	var q addressQueue
+	do := func(addrs []netip.Addr) error {
+		switch {
+		case slices.Equal(addrs, []netip.Addr{first}):
+			close(begun)
+			<-goOn
+		case slices.Contains(addrs, bad):
+			return unix.EBUSY
+		}
+		return nil
+	}
+	results := map[netip.Addr]chan error{}
+	flush := func(a netip.Addr) {
+		results[a] = make(chan error, 1)
+		go func(result chan error) { result <- q.flush(context.Background(), []netip.Addr{a}, do) }(results[a])
+	}
+	flush(first)
+	<-begun
+	flush(bad)
+	flush(good)
+	require.Eventually(t, func() bool {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		return len(q.waiting) == 2
+	}, time.Minute, time.Millisecond, "both wait for the next walk")
+	close(goOn)
+	require.NoError(t, <-results[first])
+	require.ErrorIs(t, <-results[bad], unix.EBUSY)
+	require.NoError(t, <-results[good])
 }

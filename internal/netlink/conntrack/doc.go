@@ -1,7 +1,8 @@
 // Package conntrack deletes entries of the kernel's connection tracking: those of
-// a host port that gets another owner, and those of a removed address. Otherwise
-// packets of a client that keeps sending from the same UDP port would go to the
-// former destination.
+// a host port that gets another owner, and those of an address that is removed, or
+// that an allocation with network policies gets. Otherwise packets of a client that
+// keeps sending from the same UDP port would go to the former destination, and policies
+// would not apply to connections that are older than they are.
 //
 // The kernel has one table for all namespaces, and walking it takes most of the
 // time. The package does not walk the table for a namespace without entries. For

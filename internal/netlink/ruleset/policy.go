@@ -157,6 +157,20 @@ func (p *Policy) needsSelections() bool {
 	return slices.ContainsFunc(p.Selections, func(s Selection) bool { return s.Present })
 }
 
+// KnowsAllocations reports whether the tables of policies have the sets of Known elements. If not, another program
+// has removed those of all attachments, or there never were any.
+func (r *Ruleset) KnowsAllocations(ctx context.Context) (bool, error) {
+	var sets []*set
+	for _, t := range policyTables {
+		sets = append(sets, t.policy.known)
+	}
+	found, err := r.existing(ctx, sets)
+	if err != nil {
+		return false, fmt.Errorf("look for the addresses of allocations: %w", err)
+	}
+	return len(found) == len(sets), nil
+}
+
 // EnsurePolicies makes the tables of policies where they are missing or incomplete.
 func (r *Ruleset) EnsurePolicies(ctx context.Context) error {
 	for _, t := range policyTables {

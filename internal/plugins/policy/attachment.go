@@ -218,6 +218,14 @@ func (a *attachment) join(ctx context.Context) (is *policystate.Member, err erro
 		if err != nil {
 			return nil, err
 		}
+	} else if known, err := a.args.Host.Rules.KnowsAllocations(ctx); err != nil || !known {
+		s.Unlock()
+		if s, err = a.args.Host.Policies.Exclusive(ctx); err == nil {
+			err = knowAll(ctx, a.args.Host, s)
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
 	return is, a.joinSelections(ctx, s)
 }
@@ -358,6 +366,9 @@ func drop(ctx context.Context, host *sdk.Host, s *policystate.Session, m *policy
 	}
 	if err == nil {
 		err = host.Rules.LeaveSelections(ctx, ruleset.Member{Owner: owner, Addresses: m.Addresses}, selections)
+	}
+	if err == nil { // what knowAll has added since the DEL of the elements
+		err = host.Rules.Del(ctx, &ruleset.Elements{Owner: owner, Known: m.Addresses})
 	}
 	if err == nil {
 		err = host.Rules.ForgetDenials(ctx, m.Addresses, true)

@@ -106,7 +106,10 @@ func restore(ctx context.Context, host *sdk.Host, id string, put func(context.Co
 func restoreLocked(ctx context.Context, host *sdk.Host, s *policystate.Session, id string, put func(context.Context, *ruleset.Policy) error) (changed bool, err error) {
 	wanted, err := missing(ctx, host, s, id)
 	if errors.Is(err, ruleset.ErrMissing) {
-		return true, put(ctx, wanted)
+		if err = knowAll(ctx, host, s); err == nil {
+			err = put(ctx, wanted)
+		}
+		return true, err
 	}
 	return false, err
 }
@@ -137,6 +140,10 @@ func (p *plugin) Wanted(_ context.Context, c *sdk.CmdArgs) (*sdk.Wanted, error) 
 		return &sdk.Wanted{}, err
 	}
 	w := &sdk.Wanted{Elements: a.elements(), Settle: endDeniedOf(c.Host), Subject: a}
+	w.First = append(w.First, sdk.Object{
+		Key:     "addresses of allocations with policies",
+		Restore: func(ctx context.Context) (bool, error) { return knowAllOnce(ctx, c.Host) },
+	})
 	if a.policy != nil {
 		prepared := false
 		w.First = append(w.First, sdk.Object{

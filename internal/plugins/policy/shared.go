@@ -20,6 +20,9 @@ import (
 // the store has it already, because another process has made it meanwhile, what is missing in the
 // kernel is made again. The store is locked exclusively.
 func (a *attachment) makePolicy(ctx context.Context, s *policystate.Session) error {
+	if err := knowAll(ctx, a.args.Host, s); err != nil {
+		return err
+	}
 	if found, err := s.Use(a.policy.ID, a.member.Key); err != nil {
 		return err
 	} else if found {
@@ -33,6 +36,47 @@ func (a *attachment) makePolicy(ctx context.Context, s *policystate.Session) err
 		return errors.Join(err, remove(undo, a.args.Host, s, &p))
 	}
 	return s.Publish(p.ID, a.member.Key)
+}
+
+// knowAll adds the addresses of all members to the kernel if another program has removed the tables of policies.
+// Whatever makes these tables again calls it before anything leads to a policy: otherwise a policy that allows the
+// world would allow an allocation whose address is not restored yet. The store is locked exclusively, and a member
+// removes its addresses once more when it leaves: see drop.
+func knowAll(ctx context.Context, host *sdk.Host, s *policystate.Session) error {
+	known, err := host.Rules.KnowsAllocations(ctx)
+	if err != nil || known {
+		return err
+	}
+	members, err := s.Members("")
+	if err != nil {
+		return err
+	}
+	var list []*ruleset.Elements
+	for _, m := range members {
+		if !m.Gone && len(m.Addresses) > 0 {
+			list = append(list, &ruleset.Elements{Owner: m.Owner, Known: m.Addresses})
+		}
+	}
+	if len(list) > 0 {
+		if _, err := host.Rules.Restore(ctx, list); err != nil {
+			return err
+		}
+	}
+	return host.Rules.EnsurePolicies(ctx) // of both families
+}
+
+// knowAllOnce is knowAll with the lock.
+func knowAllOnce(ctx context.Context, host *sdk.Host) (changed bool, err error) {
+	known, err := host.Rules.KnowsAllocations(ctx)
+	if err != nil || known {
+		return false, err
+	}
+	s, err := host.Policies.Exclusive(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer s.Unlock()
+	return true, knowAll(ctx, host, s)
 }
 
 // maxGroups is how many groups of links are tried.

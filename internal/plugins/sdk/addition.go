@@ -13,8 +13,8 @@ import (
 // Addition is what the ADD of one plugin adds to allocnet's tables.
 type Addition struct {
 	Elements *ruleset.Elements
-	// Added is called after the elements were added, and before the link is in its final group. After an
-	// error, the ADD fails. It may be nil.
+	// Added is called after the elements were added, and in a chain before the link is in its final group.
+	// After an error, the ADD fails. It may be nil.
 	Added func(context.Context) error
 	// Final returns the elements for the result of the whole chain, whose later plugins
 	// may change what Elements depend on. It may be nil.
