@@ -242,7 +242,7 @@ func TestPolicyFloodOfAnAllocation(t *testing.T) {
 		return a
 	}
 	sender := setUp("sender", "")
-	for i := range 10 { // policies that are restored before the address of the receiver
+	for i := range 6 { // policies that are restored before the address of the receiver
 		setUp(fmt.Sprint("other", i), fmt.Sprintf(`{"action":"deny","peers":[{"cidr":"192.0.2.%d/32"}]}`, i))
 	}
 	sink := h.Alloc("sink")
@@ -250,7 +250,7 @@ func TestPolicyFloodOfAnAllocation(t *testing.T) {
 	to := floodSink(t, h, sink, &received)
 	sending := flood(t, sender.Netns, "udp4", to)
 	sending.await()
-	for round := range 12 {
+	for round := range 6 {
 		require.NoError(t, testbed.Command("nft", "flush", "ruleset"))
 		switch round % 3 { // a Setup may come before the repair
 		case 1: // with the policy of the sender
