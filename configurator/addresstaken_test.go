@@ -88,12 +88,12 @@ func hostNeighbours(t *testing.T) map[string]string {
 	return macs
 }
 
-// TestRepairOfATakenAddress: after a flush of the ruleset nothing shows that a bridge has the address, so
+// TestRepairOfATakenAddress: without policies, nothing shows after a flush that a bridge has the address, so
 // another allocation can get it. Repair of the first one takes nothing of that one.
 func TestRepairOfATakenAddress(t *testing.T) {
 	h, _ := nativeHost(t, "1.0.0")
 	h.file("fixed.conflist", `{"cniVersion":"1.0.0","name":"fixed","plugins":[{"type":"bridge","bridge":"brtest","isGateway":true,"ipMasq":true,
-		"ipam":{"type":"static","addresses":[{"address":"10.81.0.5/24","gateway":"10.81.0.1"}]}},{"type":"firewall"},`+policyPlugin+`]}`)
+		"ipam":{"type":"static","addresses":[{"address":"10.81.0.5/24","gateway":"10.81.0.1"}]}},{"type":"firewall"}]}`)
 	first, second := h.alloc("first"), h.alloc("second")
 	first.Networks, second.Networks = []string{"fixed"}, []string{"fixed"}
 	_, err := h.Setup(t.Context(), first)
@@ -111,5 +111,27 @@ func TestRepairOfATakenAddress(t *testing.T) {
 	}
 	require.NoError(t, h.Teardown(t.Context(), first))
 	require.NoError(t, h.Check(t.Context(), second))
+	require.NoError(t, h.Teardown(t.Context(), second))
+}
+
+// TestAddressIsNotTakenAfterAFlush: in a network with policies, a Setup after a flush of the ruleset first adds the
+// addresses of all allocations, so it does not take one of them.
+func TestAddressIsNotTakenAfterAFlush(t *testing.T) {
+	h, _ := nativeHost(t, "1.0.0")
+	h.file("fixed.conflist", `{"cniVersion":"1.0.0","name":"fixed","plugins":[{"type":"bridge","bridge":"brtest","isGateway":true,"ipMasq":true,
+		"ipam":{"type":"static","addresses":[{"address":"10.81.0.5/24","gateway":"10.81.0.1"}]}},{"type":"firewall"},`+policyPlugin+`]}`)
+	first, second := h.alloc("first"), h.alloc("second")
+	first.Networks, second.Networks = []string{"fixed"}, []string{"fixed"}
+	_, err := h.Setup(t.Context(), first)
+	require.NoError(t, err)
+	flushRuleset(t)
+	_, err = h.Setup(t.Context(), second)
+	require.ErrorIs(t, err, ErrAddressUnavailable)
+	repaired, err := h.Repair(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"first"}, repaired.Repaired)
+	require.NoError(t, h.Teardown(t.Context(), first))
+	_, err = h.Setup(t.Context(), second)
+	require.NoError(t, err)
 	require.NoError(t, h.Teardown(t.Context(), second))
 }
