@@ -224,6 +224,7 @@ func TestDaemonTurns(t *testing.T) {
 			r.life(fmt.Sprintf("t%d%d", a, b), [4]int{a, b, a ^ b, a ^ double[b]})
 		}
 	}
+	modes[0].turn(r) // a daemon that runs removes its socket when it ends
 }
 
 // life runs ADD, CHECK, GC and DEL, and changes the mode of the daemon before

@@ -221,7 +221,7 @@ func (a *attachment) join(ctx context.Context) (is *policystate.Member, err erro
 	} else if known, err := a.args.Host.Rules.KnowsAllocations(ctx); err != nil || !known {
 		s.Unlock()
 		if s, err = a.args.Host.Policies.Exclusive(ctx); err == nil {
-			err = knowAll(ctx, a.args.Host, s)
+			err = knowAll(ctx, a.args.Host, s, a.member.Key)
 		}
 		if err != nil {
 			return nil, err

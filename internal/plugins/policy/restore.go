@@ -106,7 +106,7 @@ func restore(ctx context.Context, host *sdk.Host, id string, put func(context.Co
 func restoreLocked(ctx context.Context, host *sdk.Host, s *policystate.Session, id string, put func(context.Context, *ruleset.Policy) error) (changed bool, err error) {
 	wanted, err := missing(ctx, host, s, id)
 	if errors.Is(err, ruleset.ErrMissing) {
-		if err = knowAll(ctx, host, s); err == nil {
+		if err = knowAll(ctx, host, s, ""); err == nil {
 			err = put(ctx, wanted)
 		}
 		return true, err

@@ -20,7 +20,7 @@ import (
 // the store has it already, because another process has made it meanwhile, what is missing in the
 // kernel is made again. The store is locked exclusively.
 func (a *attachment) makePolicy(ctx context.Context, s *policystate.Session) error {
-	if err := knowAll(ctx, a.args.Host, s); err != nil {
+	if err := knowAll(ctx, a.args.Host, s, a.member.Key); err != nil {
 		return err
 	}
 	if found, err := s.Use(a.policy.ID, a.member.Key); err != nil {
@@ -41,8 +41,9 @@ func (a *attachment) makePolicy(ctx context.Context, s *policystate.Session) err
 // knowAll adds the addresses of all members to the kernel if another program has removed the tables of policies.
 // Whatever makes these tables again calls it before anything leads to a policy: otherwise a policy that allows the
 // world would allow an allocation whose address is not restored yet. The store is locked exclusively, and a member
-// removes its addresses once more when it leaves: see drop.
-func knowAll(ctx context.Context, host *sdk.Host, s *policystate.Session) error {
+// removes its addresses once more when it leaves: see drop. A member that is being set up, with the key except, may
+// have the address of another one by mistake, and adds it itself.
+func knowAll(ctx context.Context, host *sdk.Host, s *policystate.Session, except string) error {
 	known, err := host.Rules.KnowsAllocations(ctx)
 	if err != nil || known {
 		return err
@@ -53,7 +54,7 @@ func knowAll(ctx context.Context, host *sdk.Host, s *policystate.Session) error 
 	}
 	var list []*ruleset.Elements
 	for _, m := range members {
-		if !m.Gone && len(m.Addresses) > 0 {
+		if !m.Gone && m.Key != except && len(m.Addresses) > 0 {
 			list = append(list, &ruleset.Elements{Owner: m.Owner, Known: m.Addresses})
 		}
 	}
@@ -76,7 +77,7 @@ func knowAllOnce(ctx context.Context, host *sdk.Host) (changed bool, err error) 
 		return false, err
 	}
 	defer s.Unlock()
-	return true, knowAll(ctx, host, s)
+	return true, knowAll(ctx, host, s, "")
 }
 
 // maxGroups is how many groups of links are tried.
