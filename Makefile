@@ -100,22 +100,14 @@ package-test: ## builds the release twice, and installs, upgrades and removes it
 deps: ## what the reference plugins and the tests need of the host (iptables, nft)
 	@tools/deps
 
-# By default, tests leave out parts of their combinations (go test -short) and the race detector, and those on
-# a real kernel run beside the others.
+# By default, tests leave out parts of their combinations (go test -short), and the race detector.
 ifdef FULL
-RACE := -race
-BESIDE := 1
-UNITS_AT_ONCE := 6
-INTEGRATION_AT_ONCE := 4
+RACE  := -race
 else
 SHORT := -short
-BESIDE := 2
-UNITS_AT_ONCE := 4
-INTEGRATION_AT_ONCE := 3
 endif
 
-test: deps lint ## lint and tests; with FULL=1 in all combinations, and with the race detector
-	@$(MAKE) -j$(BESIDE) unit integration
+test: deps lint unit integration ## lint and tests; with FULL=1 in all combinations, and with the race detector
 	@tools/deps remind
 
 # Packages mostly wait for the kernel, so more run at once than there are cores. Those that
@@ -123,13 +115,13 @@ test: deps lint ## lint and tests; with FULL=1 in all combinations, and with the
 # each process sleep for a second before it exits, also those that tests start.
 unit: export GORACE := atexit_sleep_ms=0
 unit: plugins ## unit and contract tests
-	go test $(RACE) $(SHORT) -vet=off -count=1 -timeout 30m -p $(UNITS_AT_ONCE) ./configurator ./cmd/allocnet-plugins ./cleanup ./internal/bench ./cmd/allocnet ./cmd/allocnet-cni $$(go list $(ALL) | grep -v /integration)
+	go test $(RACE) $(SHORT) -vet=off -count=1 -timeout 30m -p 6 ./configurator ./cmd/allocnet-plugins ./cleanup ./internal/bench ./cmd/allocnet ./cmd/allocnet-cni $$(go list $(ALL) | grep -v /integration)
 	cd tools && GOWORK=off go test ./...
 
 # As in unit, those that take the longest begin first. The hosts, a module of their own, run beside them.
 integration: plugins ## the real kernel, in private namespaces, with the reference plugins
 	(test -z "$(FULL)" || cd integration/hosts && GOWORK=off go test -vet=off -count=1 -timeout 30m .) & hosts=$$!; \
-	go test $(SHORT) -vet=off -count=1 -timeout 40m -p $(INTEGRATION_AT_ONCE) ./integration ./integration/crash ./integration/daemon ./integration/policy $$(go list ./integration/...); \
+	go test $(SHORT) -vet=off -count=1 -timeout 40m -p 4 ./integration ./integration/crash ./integration/daemon ./integration/policy $$(go list ./integration/...); \
 	status=$$?; wait $$hosts && exit $$status
 
 # Some of these tests are part of test FULL=1.
