@@ -120,7 +120,7 @@ unit: plugins ## unit and contract tests
 
 # As in unit, those that take the longest begin first. The hosts, a module of their own, run beside them.
 integration: plugins ## the real kernel, in private namespaces, with the reference plugins
-	(test -z "$(FULL)" || cd integration/hosts && GOWORK=off go test -vet=off -count=1 -timeout 30m .) & hosts=$$!; \
+	(test -z "$(FULL)" || { cd integration/hosts && GOWORK=off go test -vet=off -count=1 -timeout 30m .; }) & hosts=$$!; \
 	go test $(SHORT) -vet=off -count=1 -timeout 40m -p 4 ./integration ./integration/crash ./integration/daemon ./integration/policy $$(go list ./integration/...); \
 	status=$$?; wait $$hosts && exit $$status
 
