@@ -91,15 +91,8 @@ func hostNeighbours(t *testing.T) map[string]string {
 // TestRepairOfATakenAddress: without policies, nothing shows after a flush that a bridge has the address, so
 // another allocation can get it. Repair of the first one takes nothing of that one.
 func TestRepairOfATakenAddress(t *testing.T) {
-	h, _ := nativeHost(t, "1.0.0")
-	h.file("fixed.conflist", `{"cniVersion":"1.0.0","name":"fixed","plugins":[{"type":"bridge","bridge":"brtest","isGateway":true,"ipMasq":true,
-		"ipam":{"type":"static","addresses":[{"address":"10.81.0.5/24","gateway":"10.81.0.1"}]}},{"type":"firewall"}]}`)
-	first, second := h.alloc("first"), h.alloc("second")
-	first.Networks, second.Networks = []string{"fixed"}, []string{"fixed"}
-	_, err := h.Setup(t.Context(), first)
-	require.NoError(t, err)
-	flushRuleset(t)
-	_, err = h.Setup(t.Context(), second)
+	h, first, second := sameAddress(t, "")
+	_, err := h.Setup(t.Context(), second)
 	require.NoError(t, err)
 	for range 2 {
 		repaired, err := h.Repair(t.Context())
@@ -117,15 +110,8 @@ func TestRepairOfATakenAddress(t *testing.T) {
 // TestAddressIsNotTakenAfterAFlush: in a network with policies, a Setup after a flush of the ruleset first adds the
 // addresses of all allocations, so it does not take one of them.
 func TestAddressIsNotTakenAfterAFlush(t *testing.T) {
-	h, _ := nativeHost(t, "1.0.0")
-	h.file("fixed.conflist", `{"cniVersion":"1.0.0","name":"fixed","plugins":[{"type":"bridge","bridge":"brtest","isGateway":true,"ipMasq":true,
-		"ipam":{"type":"static","addresses":[{"address":"10.81.0.5/24","gateway":"10.81.0.1"}]}},{"type":"firewall"},`+policyPlugin+`]}`)
-	first, second := h.alloc("first"), h.alloc("second")
-	first.Networks, second.Networks = []string{"fixed"}, []string{"fixed"}
-	_, err := h.Setup(t.Context(), first)
-	require.NoError(t, err)
-	flushRuleset(t)
-	_, err = h.Setup(t.Context(), second)
+	h, first, second := sameAddress(t, ","+policyPlugin)
+	_, err := h.Setup(t.Context(), second)
 	require.ErrorIs(t, err, ErrAddressUnavailable)
 	repaired, err := h.Repair(t.Context())
 	require.NoError(t, err)
@@ -134,4 +120,18 @@ func TestAddressIsNotTakenAfterAFlush(t *testing.T) {
 	_, err = h.Setup(t.Context(), second)
 	require.NoError(t, err)
 	require.NoError(t, h.Teardown(t.Context(), second))
+}
+
+// sameAddress returns two allocations with the same static address. The first one is set up, and the ruleset
+// was flushed after that. more are further plugins of the network.
+func sameAddress(t *testing.T, more string) (h *testHost, first, second Allocation) {
+	h, _ = nativeHost(t, "1.0.0")
+	h.file("fixed.conflist", `{"cniVersion":"1.0.0","name":"fixed","plugins":[{"type":"bridge","bridge":"brtest","isGateway":true,"ipMasq":true,
+		"ipam":{"type":"static","addresses":[{"address":"10.81.0.5/24","gateway":"10.81.0.1"}]}},{"type":"firewall"}`+more+`]}`)
+	first, second = h.alloc("first"), h.alloc("second")
+	first.Networks, second.Networks = []string{"fixed"}, []string{"fixed"}
+	_, err := h.Setup(t.Context(), first)
+	require.NoError(t, err)
+	flushRuleset(t)
+	return h, first, second
 }
