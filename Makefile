@@ -38,7 +38,7 @@ CNI_BIN  := /opt/cni/bin
 UNITS    := $(PREFIX)/lib/systemd/system
 
 .DEFAULT_GOAL := help
-.PHONY: help build shim install uninstall plugins release package-test deps test unit integration hosts pools runtimes ui-test crash stress lint fuzz bench demo clean
+.PHONY: help build shim programs install uninstall plugins release package-test deps test quick unit integration hosts pools runtimes ui-test crash stress lint fuzz bench demo clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 16
@@ -100,29 +100,47 @@ package-test: ## builds the release twice, and installs, upgrades and removes it
 deps: ## what the reference plugins and the tests need of the host (iptables, nft)
 	@tools/deps
 
+# What tests start: this module's programs and shims, the fake plugin and cnitool.
+TEST_PROGRAMS := $(BIN)/test
+programs: $(TEST_PROGRAMS)/shims
+	@CGO_ENABLED=0 go build -trimpath -buildmode=$(BUILDMODE) -ldflags="-s -w" -o $(TEST_PROGRAMS)/ ./cmd/... ./internal/testing/fakeplugin/plugin \
+	  github.com/containernetworking/cni/cnitool
+
+$(TEST_PROGRAMS)/shims: $(wildcard cmd/*/shim/*)
+	@$(MAKE) --no-print-directory shim BIN=$(TEST_PROGRAMS)
+	@touch $@
+
 # By default, tests leave out parts of their combinations (go test -short), and the race detector.
 ifdef FULL
 RACE  := -race
 else
 SHORT := -short
 endif
+# Packages mostly wait for the kernel, so more run at once than there are cores. Those that take the longest
+# begin first. lint has run go vet already.
+GOTEST   = go test $(RACE) $(SHORT) -vet=off -count=1 -timeout 40m -p 8
+LONGEST := ./integration/daemon ./configurator ./integration ./integration/policy ./integration/docs ./integration/crash \
+           ./cmd/allocnet-plugins ./internal/netlink/ruleset ./internal/plugins/builtin ./cmd/allocnet ./cmd/allocnetd
+# Packages whose tests need neither root nor a private host.
+PLAIN    = $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' $(ALL) | grep -v -e testing/privhost -e testing/testbed | cut -d' ' -f1)
 
-test: deps lint unit integration ## lint and tests; with FULL=1 in all combinations, and with the race detector
+test quick unit integration: export TMPDIR := $(shell tools/tmpdir)
+test unit integration: export ALLOCNET_TEST_PROGRAMS := $(TEST_PROGRAMS)
+
+test: deps lint plugins programs ## lint and all tests; with FULL=1 in all combinations, and with the race detector
+	$(GOTEST) $(LONGEST) $(ALL) ./integration/...
+	cd tools && GOWORK=off go test ./...
 	@tools/deps remind
 
-# Packages mostly wait for the kernel, so more run at once than there are cores. Those that
-# take the longest begin first. lint has run go vet already. By default, the race detector makes
-# each process sleep for a second before it exits, also those that tests start.
-unit: export GORACE := atexit_sleep_ms=0
-unit: plugins ## unit and contract tests
-	go test $(RACE) $(SHORT) -vet=off -count=1 -timeout 30m -p 6 ./configurator ./cmd/allocnet-plugins ./cleanup ./internal/bench ./cmd/allocnet ./cmd/allocnet-cni $$(go list $(ALL) | grep -v /integration)
+quick: ## tests without root and without a kernel: while coding
+	go test -short -vet=off $(PLAIN)
+
+unit: plugins programs ## unit and contract tests
+	$(GOTEST) $$(go list $(ALL) | grep -v /integration)
 	cd tools && GOWORK=off go test ./...
 
-# As in unit, those that take the longest begin first. The hosts, a module of their own, run beside them.
-integration: plugins ## the real kernel, in private namespaces, with the reference plugins
-	(test -z "$(FULL)" || { cd integration/hosts && GOWORK=off go test -vet=off -count=1 -timeout 30m .; }) & hosts=$$!; \
-	go test $(SHORT) -vet=off -count=1 -timeout 40m -p 4 ./integration ./integration/crash ./integration/daemon ./integration/policy $$(go list ./integration/...); \
-	status=$$?; wait $$hosts && exit $$status
+integration: plugins programs ## the real kernel, in private namespaces, with the reference plugins
+	$(GOTEST) ./integration/daemon ./integration ./integration/policy $$(go list ./integration/...)
 
 # Some of these tests are part of test FULL=1.
 hosts: deps plugins ## networks over several hosts: etcd, flanneld, Nomad and containerd on three of them

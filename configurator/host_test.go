@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	if config := os.Getenv(mustBeNewVariable); config != "" {
 		setUpNew(config)
 	}
-	os.Exit(privhost.Main(fakeplugin.Tests{M: m}))
+	os.Exit(privhost.Main(m))
 }
 
 // behaviours is what a fake plugin does, by CNI command.

@@ -23,6 +23,7 @@ import (
 	"github.com/allocnet/allocnet/internal/engine/pluginexec"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
+	"github.com/allocnet/allocnet/internal/testing/programs"
 )
 
 // TestLifecycle runs ADD, CHECK and DEL of one attachment through libcni: with the
@@ -84,7 +85,7 @@ func TestLifecycle(t *testing.T) {
 func TestCnitool(t *testing.T) {
 	w := newWorkspace(t)
 	w.startDaemon()
-	built, err := programs()
+	built, err := programs.Dir()
 	require.NoError(t, err)
 	w.write("runtime/net.conflist", string(w.list(`"delegate":"br"`).Bytes))
 	netns := w.sandbox("c1")

@@ -21,6 +21,7 @@ import (
 
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/cmd/internal/cni"
+	"github.com/allocnet/allocnet/internal/testing/programs"
 )
 
 // said holds what a plugin printed and the request that it sent to the daemon.
@@ -32,7 +33,7 @@ type said struct {
 // TestShim checks that allocnet-cni-shim does exactly what allocnet-cni does.
 func TestShim(t *testing.T) {
 	w := newWorkspace(t)
-	built, err := programs()
+	built, err := programs.Dir()
 	require.NoError(t, err)
 	sent := make(chan string, 8)
 	var handler atomic.Pointer[http.HandlerFunc]

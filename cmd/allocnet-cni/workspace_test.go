@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -12,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -24,9 +22,9 @@ import (
 	"github.com/allocnet/allocnet/cmd/internal/server/settings"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/hostsnap"
-	privatehost "github.com/allocnet/allocnet/internal/privhost"
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/internal/testing/programs"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -35,11 +33,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, serveDaemon(file))
 		os.Exit(1)
 	}
-	code := privhost.Main(fakeplugin.Tests{M: twice{m}})
-	if dir, err := programs(); err == nil {
-		_ = os.RemoveAll(dir)
-	}
-	os.Exit(code)
+	os.Exit(privhost.Main(twice{m}))
 }
 
 // plugin is the name of the program under test.
@@ -60,26 +54,6 @@ func (t twice) Run() (code int) {
 	return code
 }
 
-// programs builds all programs, and cnitool, once.
-var programs = sync.OnceValues(func() (dir string, err error) {
-	if !privatehost.Inside() {
-		return "", errors.New("only inside a private host")
-	}
-	if dir, err = os.MkdirTemp("", "allocnet-cni-"); err != nil {
-		return "", err
-	}
-	c := exec.Command("go", "build", "-trimpath", "-o", dir, ".", "github.com/containernetworking/cni/cnitool")
-	c.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := c.CombinedOutput(); err != nil {
-		return dir, fmt.Errorf("%w: %s", err, out)
-	}
-	c = exec.Command("make", "-C", "../..", "shim", "BIN="+dir)
-	if out, err := c.CombinedOutput(); err != nil {
-		return dir, fmt.Errorf("%w: %s", err, out)
-	}
-	return dir, nil
-})
-
 // secret is part of every configuration and of the environment.
 const secret = "hunter2"
 
@@ -93,7 +67,7 @@ type workspace struct {
 func newWorkspace(t *testing.T) *workspace {
 	t.Helper()
 	privhost.Require(t)
-	built, err := programs()
+	built, err := programs.Dir()
 	require.NoError(t, err)
 	w := &workspace{t: t, dir: t.TempDir()}
 	w.bin = w.path("bin")

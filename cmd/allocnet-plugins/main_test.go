@@ -25,8 +25,8 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/builtin"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	privatehost "github.com/allocnet/allocnet/internal/privhost"
-	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/internal/testing/programs"
 	"github.com/allocnet/allocnet/internal/testing/refplugins"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -35,28 +35,32 @@ import (
 const ownPlugin = "routes"
 
 // The plugin directories: the reference plugins, and links to this program or to its
-// shim. built has the programs.
+// shim. built has the programs, and work is for the files of the tests.
 var (
 	reference string
 	links     string
 	built     string
+	work      string
 	// running is the daemon while the links lead to the shim.
 	running *daemon
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(privhost.Main(fakeplugin.Tests{M: builder{m}}))
+	os.Exit(privhost.Main(builder{m}))
 }
 
-// builder builds the programs before the tests run. It runs all tests twice: with links
+// builder prepares the programs before the tests run. It runs all tests twice: with links
 // to this program, and with links to its shim while allocnetd is running; with -short only the latter.
 type builder struct{ *testing.M }
 
 func (b builder) Run() (code int) {
 	var err error
-	if built, err = os.MkdirTemp("", "allocnet-plugins-"); err == nil {
-		defer os.RemoveAll(built)
-		err = build()
+	if work, err = os.MkdirTemp("", "allocnet-plugins-"); err == nil {
+		defer os.RemoveAll(work)
+		reference, err = refplugins.Dir()
+	}
+	if err == nil {
+		built, err = programs.Dir()
 	}
 	flag.Parse()
 	for _, program := range []string{sdk.Program, sdk.Shim} {
@@ -85,24 +89,9 @@ func (b builder) Run() (code int) {
 	return code
 }
 
-func build() (err error) {
-	if reference, err = refplugins.Dir(); err != nil {
-		return err
-	}
-	c := exec.Command("go", "build", "-o", built, ".", "../allocnetd")
-	c.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := c.CombinedOutput(); err != nil {
-		return fmt.Errorf("build the programs: %w: %s", err, out)
-	}
-	if out, err := exec.Command("make", "-C", "../..", "shim", "BIN="+built).CombinedOutput(); err != nil {
-		return fmt.Errorf("build the shim: %w: %s", err, out)
-	}
-	return nil
-}
-
 // linksTo returns a new directory with a link for each plugin.
 func linksTo(program string) (string, error) {
-	dir, err := os.MkdirTemp(built, "cni-")
+	dir, err := os.MkdirTemp(work, "cni-")
 	if err != nil {
 		return "", err
 	}
@@ -122,7 +111,7 @@ type daemon struct {
 
 // startDaemon starts allocnetd at its default socket, and waits until it is ready.
 func startDaemon() (*daemon, error) {
-	dir := filepath.Join(built, "daemon")
+	dir := filepath.Join(work, "daemon")
 	settings, socket := filepath.Join(dir, "allocnetd.hcl"), filepath.Join(dir, "notify")
 	if err := errors.Join(os.MkdirAll(dir, 0o755), os.RemoveAll(socket)); err != nil {
 		return nil, err

@@ -10,12 +10,14 @@ import (
 	"github.com/containernetworking/cni/libcni"
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/cmd/internal/pluginfiles"
 	"github.com/allocnet/allocnet/internal/engine/pluginexec"
 	"github.com/allocnet/allocnet/internal/hostsnap"
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/internal/testing/programs"
 	"github.com/allocnet/allocnet/internal/testing/refplugins"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -36,9 +38,7 @@ func runtimeOf(t *testing.T) (*pluginDir, *libcni.CNIConfig, *libcni.NetworkConf
 		require.NoError(t, err)
 		p.write(name, string(reference))
 	}
-	var err error
-	p.program, err = builtProgram()
-	require.NoError(t, err)
+	p.program = programs.Path(t, pluginfiles.ProgramName)
 	p.run("install", "--force").ok(t)
 	list, err := libcni.NetworkConfFromBytes([]byte(published))
 	require.NoError(t, err)

@@ -22,9 +22,7 @@ func TestMain(m *testing.M) {
 	for _, name := range []string{"CNI_PATH", "ALLOCNET_NETWORK", "ALLOCNET_STATE_DIR", "ALLOCNET_ENGINE"} {
 		os.Unsetenv(name)
 	}
-	status := privhost.Main(fakeplugin.Tests{M: m})
-	_ = os.RemoveAll(builtDir)
-	os.Exit(status)
+	os.Exit(privhost.Main(m))
 }
 
 // outcome is the result of one run of the program.

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -18,25 +17,8 @@ import (
 
 	"github.com/allocnet/allocnet/cmd/internal/pluginfiles"
 	"github.com/allocnet/allocnet/internal/plugins/builtin"
+	"github.com/allocnet/allocnet/internal/testing/programs"
 )
-
-// builtDir contains programs that tests built.
-var builtDir string
-
-// builtProgram is the real allocnet-plugins, built once.
-var builtProgram = sync.OnceValues(func() (string, error) {
-	var err error
-	if builtDir, err = os.MkdirTemp("", "allocnet-plugins-"); err != nil {
-		return "", err
-	}
-	program := filepath.Join(builtDir, pluginfiles.ProgramName)
-	build := exec.Command("go", "build", "-trimpath", "-o", program, "../allocnet-plugins")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build %s: %w: %s", pluginfiles.ProgramName, err, out)
-	}
-	return program, nil
-})
 
 // pluginDir is a runtime's plugin directory, and a program that responds to the
 // names of the native plugins, except omitted ones.
@@ -143,8 +125,7 @@ func TestPluginsList(t *testing.T) {
 // TestPluginsOfTheRealProgram installs the real program and calls it as a
 // runtime does.
 func TestPluginsOfTheRealProgram(t *testing.T) {
-	program, err := builtProgram()
-	require.NoError(t, err)
+	program := programs.Path(t, pluginfiles.ProgramName)
 	p := newPluginDir(t)
 	p.program = program
 	text := p.run("install").ok(t)
@@ -203,18 +184,15 @@ func TestPluginsOfTheDaemon(t *testing.T) {
 
 // TestPluginsOfTheRealShim: without the program beside it, the shim is refused.
 func TestPluginsOfTheRealShim(t *testing.T) {
-	program, err := builtProgram()
-	require.NoError(t, err)
 	p := newPluginDir(t)
 	p.program = filepath.Join(t.TempDir(), pluginfiles.ProgramName)
-	out, err := exec.Command("make", "--no-print-directory", "-C", "../..", "shim", "BIN="+filepath.Dir(p.program)).CombinedOutput()
-	require.NoError(t, err, string(out))
+	require.NoError(t, programs.Copy(filepath.Dir(p.program), pluginfiles.ProgramName+"-shim"))
 	got := p.run("install", "--daemon")
 	require.NotZero(t, got.code)
 	require.Contains(t, got.errOut, "run "+pluginfiles.ProgramName+" in the directory of this program")
 	require.Empty(t, p.entries())
 
-	require.NoError(t, os.Link(program, p.program))
+	require.NoError(t, programs.Copy(filepath.Dir(p.program), pluginfiles.ProgramName))
 	p.run("install", "--daemon").ok(t)
 	c := exec.Command(p.path("host-local"))
 	c.Env, c.Stdin = []string{"CNI_COMMAND=VERSION"}, strings.NewReader("{}")

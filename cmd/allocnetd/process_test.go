@@ -16,7 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/client"
-	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
@@ -27,7 +26,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(processVariable) != "" {
 		main()
 	}
-	os.Exit(privhost.Main(fakeplugin.Tests{M: m}))
+	os.Exit(privhost.Main(m))
 }
 
 // workspace is a private host with directories for one daemon.

@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -18,24 +16,8 @@ import (
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/testing/faultinject"
+	"github.com/allocnet/allocnet/internal/testing/programs"
 )
-
-// daemonProgram builds allocnetd once.
-var daemonProgram = sync.OnceValues(func() (path string, err error) {
-	if path, err = os.MkdirTemp("", "allocnetd-"); err != nil {
-		return "", err
-	}
-	programDir, path = path, filepath.Join(path, "allocnetd")
-	c := exec.Command("go", "build", "-o", path, "../../cmd/allocnetd")
-	c.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := c.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%w: %s", err, out)
-	}
-	return path, nil
-})
-
-// programDir is removed at the end of all tests.
-var programDir string
 
 // daemon is an allocnetd that runs as a process under test.
 type daemon struct {
@@ -49,8 +31,7 @@ type daemon struct {
 
 func newDaemon(h *host) *daemon {
 	h.t.Helper()
-	program, err := daemonProgram()
-	require.NoError(h.t, err)
+	program := programs.Path(h.t, "allocnetd")
 	dir, err := os.MkdirTemp("", "d") // a socket's path must be short
 	require.NoError(h.t, err)
 	h.t.Cleanup(func() { require.NoError(h.t, os.RemoveAll(dir)) })

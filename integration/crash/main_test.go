@@ -5,7 +5,6 @@ import (
 	"os"
 	"testing"
 
-	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 	"github.com/allocnet/allocnet/internal/testing/faultinject"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/refplugins"
@@ -24,9 +23,5 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	code := privhost.Main(fakeplugin.Tests{M: m})
-	if programDir != "" {
-		_ = os.RemoveAll(programDir)
-	}
-	os.Exit(code)
+	os.Exit(privhost.Main(m))
 }

@@ -14,6 +14,7 @@ import (
 	gocni "github.com/containerd/go-cni"
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/internal/testing/programs"
 	"github.com/allocnet/allocnet/internal/testing/testbed"
 	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/sandbox"
@@ -24,13 +25,8 @@ import (
 func dropInDir(t *testing.T) (dir string, enable func()) {
 	t.Helper()
 	bin, dir := t.TempDir(), t.TempDir()
-	c := exec.Command("go", "build", "-o", bin, "../../cmd/allocnet", "../../cmd/allocnet-plugins")
-	c.Env = append(os.Environ(), "CGO_ENABLED=0")
-	out, err := c.CombinedOutput()
-	require.NoError(t, err, string(out))
-	out, err = exec.Command("make", "-C", "../..", "shim", "BIN="+bin).CombinedOutput()
-	require.NoError(t, err, string(out))
-	out, err = exec.Command(filepath.Join(bin, "allocnet"), "plugins", "install", dir, "--daemon").CombinedOutput()
+	require.NoError(t, programs.Copy(bin, "allocnet", "allocnet-plugins", "allocnet-plugins-shim"))
+	out, err := exec.Command(filepath.Join(bin, "allocnet"), "plugins", "install", dir, "--daemon").CombinedOutput()
 	require.NoError(t, err, string(out))
 	require.Contains(t, string(out), "lead to "+bin+"/allocnet-plugins-shim")
 	program := filepath.Join(bin, "allocnet-plugins")

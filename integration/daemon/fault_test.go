@@ -202,17 +202,8 @@ func (d *daemonProcess) allocnet(args ...string) said {
 	return said{out.String(), errOut.String(), c.ProcessState.ExitCode()}
 }
 
-// commandLine returns the path of the program allocnet. In the daemon's
-// directory, that name is the plugin's.
-func (d *daemonProcess) commandLine() string {
-	d.h.T.Helper()
-	dir := filepath.Join(d.bin, "cli")
-	if _, err := os.Stat(dir); err != nil {
-		require.NoError(d.h.T, os.Mkdir(dir, 0o755))
-		require.NoError(d.h.T, testbed.Command("go", "build", "-o", dir, "../../cmd/allocnet"))
-	}
-	return filepath.Join(dir, "allocnet")
-}
+// commandLine returns the path of the program allocnet.
+func (d *daemonProcess) commandLine() string { return filepath.Join(d.bin, "cli", "allocnet") }
 
 // TestDaemonCommandLine runs each command with the daemon, without it, and with
 // a socket option while the daemon is not running.

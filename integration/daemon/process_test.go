@@ -22,12 +22,13 @@ import (
 
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/internal/testing/programs"
 	"github.com/allocnet/allocnet/internal/testing/testbed"
 )
 
-// programs builds the daemon, its plugin (also under the name of its type,
-// allocnet) and cnitool once, and returns their directory.
-var programs = sync.OnceValues(func() (dir string, err error) {
+// installed has the daemon, its plugin (also under the name of its type, allocnet) and cnitool, and in cli the
+// command line, whose name is the plugin's.
+var installed = sync.OnceValues(func() (dir string, err error) {
 	if !privhost.Inside() {
 		return "", errors.New("only inside a private host")
 	}
@@ -35,17 +36,12 @@ var programs = sync.OnceValues(func() (dir string, err error) {
 		return "", err
 	}
 	programsDir = dir
-	c := exec.Command("go", "build", "-o", dir, "../../cmd/allocnetd", "../../cmd/allocnet-cni",
-		"github.com/containernetworking/cni/cnitool")
-	c.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := c.CombinedOutput(); err != nil {
-		return dir, fmt.Errorf("%w: %s", err, out)
-	}
-	c = exec.Command("make", "-C", "../..", "shim", "BIN="+dir)
-	if out, err := c.CombinedOutput(); err != nil {
-		return dir, fmt.Errorf("%w: %s", err, out)
-	}
-	return dir, os.Symlink("allocnet-cni-shim", filepath.Join(dir, "allocnet"))
+	return dir, errors.Join(
+		programs.Copy(dir, "allocnetd", "allocnet-cni", "allocnet-cni-shim", "cnitool"),
+		os.Symlink("allocnet-cni-shim", filepath.Join(dir, "allocnet")),
+		os.Mkdir(filepath.Join(dir, "cli"), 0o755),
+		programs.Copy(filepath.Join(dir, "cli"), "allocnet"),
+	)
 })
 
 // programsDir is removed at the end of all tests.
@@ -79,7 +75,7 @@ func (h *host) startDaemon(settings string) *daemonProcess {
 // newDaemon returns a daemon that is not started yet.
 func (h *host) newDaemon(settings string) *daemonProcess {
 	h.T.Helper()
-	bin, err := programs()
+	bin, err := installed()
 	require.NoError(h.T, err)
 	dir, err := os.MkdirTemp("", "d") // a socket's path must be short
 	require.NoError(h.T, err)

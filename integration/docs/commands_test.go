@@ -25,7 +25,7 @@ const notRun = 14
 // TestCommands runs the commands in the documents.
 func TestCommands(t *testing.T) {
 	privhost.Require(t, "iptables", "ip6tables", "nft", "ip", "curl", "jq", "pkill", "timeout")
-	_, err := programs()
+	_, err := documented()
 	require.NoError(t, err)
 	var names []string
 	leftOut := 0
@@ -62,7 +62,7 @@ type host struct {
 }
 
 func newHost(t *testing.T) *host {
-	bin, err := programs()
+	bin, err := documented()
 	require.NoError(t, err)
 	dir, err := filepath.Abs(top)
 	require.NoError(t, err)
@@ -223,7 +223,7 @@ func TestShows(t *testing.T) {
 // TestWrongCommand: a document with a wrong command, output or exit code fails.
 func TestWrongCommand(t *testing.T) {
 	privhost.Require(t)
-	bin, err := programs()
+	bin, err := documented()
 	require.NoError(t, err)
 	h := &host{bin: bin, dir: top, log: t.Logf}
 	for name, b := range map[string]block{

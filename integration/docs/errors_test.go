@@ -92,7 +92,7 @@ func TestErrorsAreExplained(t *testing.T) {
 	for _, kind := range wire.Kinds {
 		require.Contains(t, text, "`"+kind.Word+"`", "kind of the API")
 	}
-	bin, err := programs()
+	bin, err := documented()
 	require.NoError(t, err)
 	help, err := exec.Command(filepath.Join(bin, "allocnet"), "help", "kinds").Output()
 	require.NoError(t, err)

@@ -1,14 +1,13 @@
 package docs
 
 import (
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sync"
 	"testing"
 
 	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/internal/testing/programs"
 )
 
 // binVariable contains the directory of the built programs, for the processes
@@ -26,9 +25,9 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// programs builds the programs that the documents use, once, and returns their
+// documented copies the programs that the documents use, once, and returns their
 // directory.
-var programs = sync.OnceValues(func() (dir string, err error) {
+var documented = sync.OnceValues(func() (dir string, err error) {
 	if dir = os.Getenv(binVariable); dir != "" {
 		return dir, nil
 	}
@@ -36,12 +35,9 @@ var programs = sync.OnceValues(func() (dir string, err error) {
 		return "", err
 	}
 	built = dir
-	if out, err := exec.Command("make", "-C", top, "build", "BIN="+dir).CombinedOutput(); err != nil {
-		return dir, fmt.Errorf("make build: %w: %s", err, out)
-	}
-	cnitool := exec.Command("go", "build", "-o", dir, "github.com/containernetworking/cni/cnitool")
-	if out, err := cnitool.CombinedOutput(); err != nil {
-		return dir, fmt.Errorf("build cnitool: %w: %s", err, out)
+	err = programs.Copy(dir, "allocnet", "allocnetd", "allocnet-cni", "allocnet-cni-shim", "allocnet-plugins", "allocnet-plugins-shim", "cnitool")
+	if err != nil {
+		return dir, err
 	}
 	for name, text := range standIns {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {

@@ -18,7 +18,7 @@ var (
 
 // TestMentions checks that commands in inline code exist, with their flags.
 func TestMentions(t *testing.T) {
-	bin, err := programs()
+	bin, err := documented()
 	require.NoError(t, err)
 	helps := map[string]string{}
 	total := 0

@@ -154,22 +154,12 @@ func (b *bench) buildDaemon(ctx context.Context) (string, error) {
 		return b.programs, nil
 	}
 	dir := filepath.Join(workDir, "daemon")
-	source := filepath.Join(dir, emptyName+".go")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := b.buildEmpty(ctx, dir); err != nil {
 		return "", err
 	}
-	if err := os.WriteFile(source, []byte("package main\n\nfunc main() {}\n"), 0o600); err != nil {
-		return "", err
-	}
-	packages := []string{source}
 	for _, name := range daemonPrograms {
-		packages = append(packages, "./cmd/"+name)
-	}
-	for _, of := range packages {
-		c := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildmode=pie", "-o", dir+"/", of)
-		c.Dir, c.Env = b.module, append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := c.CombinedOutput(); err != nil {
-			return "", fmt.Errorf("build %s: %w: %s", of, err, out)
+		if err := b.build(ctx, dir, "./cmd/"+name); err != nil {
+			return "", err
 		}
 	}
 	c := exec.CommandContext(ctx, "make", "-C", b.module, "shim", "BIN="+dir)
@@ -178,6 +168,28 @@ func (b *bench) buildDaemon(ctx context.Context) (string, error) {
 	}
 	b.programs = dir
 	return dir, nil
+}
+
+// buildEmpty builds the empty program.
+func (b *bench) buildEmpty(ctx context.Context, dir string) error {
+	source := filepath.Join(dir, emptyName+".go")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(source, []byte("package main\n\nfunc main() {}\n"), 0o600); err != nil {
+		return err
+	}
+	return b.build(ctx, dir, source)
+}
+
+// build builds a program of the module, as a release does.
+func (b *bench) build(ctx context.Context, dir, of string) error {
+	c := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildmode=pie", "-o", dir+"/", of)
+	c.Dir, c.Env = b.module, append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w: %s", of, err, out)
+	}
+	return nil
 }
 
 // pluginUser runs allocnet-cni as a runtime does.

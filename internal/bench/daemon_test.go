@@ -5,12 +5,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/internal/testing/programs"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
 // TestDaemon runs each measurement once.
 func TestDaemon(t *testing.T) {
 	b := &bench{environment: *testEnvironment(t), size: size{daemon: 1}, report: &Report{}}
+	b.programs = t.TempDir()
+	require.NoError(t, b.buildEmpty(t.Context(), b.programs))
+	require.NoError(t, programs.Copy(b.programs, append(daemonPrograms, shimName)...))
 	require.NoError(t, b.daemon(t.Context()))
 	require.NoError(t, sandbox.Destroy(b.all[0].netns))
 	for _, name := range []string{

@@ -24,7 +24,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(privhost.Main(fakeplugin.Tests{M: m}))
+	os.Exit(privhost.Main(m))
 }
 
 // secret is part of every configuration of a workspace. No error contains it.

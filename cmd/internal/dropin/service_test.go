@@ -26,7 +26,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(privhost.Main(fakeplugin.Tests{M: m}))
+	os.Exit(privhost.Main(m))
 }
 
 func newService(t *testing.T) *Service {

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	libcni.CacheDir = dir // the shared cache, as far as these tests go
-	code := privhost.Main(fakeplugin.Tests{M: m})
+	code := privhost.Main(m)
 	os.RemoveAll(dir)
 	os.Exit(code)
 }

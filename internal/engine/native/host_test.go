@@ -18,7 +18,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(privhost.Main(fakeplugin.Tests{M: m}))
+	os.Exit(privhost.Main(m))
 }
 
 type object = map[string]any

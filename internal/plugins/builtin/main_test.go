@@ -5,7 +5,6 @@ import (
 	"os"
 	"testing"
 
-	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/refplugins"
 )
@@ -19,5 +18,5 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	os.Exit(privhost.Main(fakeplugin.Tests{M: m}, "/var/lib/cni"))
+	os.Exit(privhost.Main(m, "/var/lib/cni"))
 }

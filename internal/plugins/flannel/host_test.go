@@ -18,14 +18,13 @@ import (
 	"github.com/allocnet/allocnet/internal/hostsnap"
 	"github.com/allocnet/allocnet/internal/plugins/builtin"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
-	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 	"github.com/allocnet/allocnet/internal/testing/plugintest"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(privhost.Main(fakeplugin.Tests{M: m}, "/var/lib/cni"))
+	os.Exit(privhost.Main(m, "/var/lib/cni"))
 }
 
 type object = map[string]any

@@ -6,12 +6,10 @@ package fakeplugin
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"sync"
+
+	"github.com/allocnet/allocnet/internal/testing/programs"
 )
 
 // Behaviour is what a fake plugin does for one command. The zero value
@@ -47,60 +45,13 @@ type Call struct {
 	Stdin                                  json.RawMessage
 }
 
-// Tests are the tests of a test binary that uses fake plugins:
-//
-//	func TestMain(m *testing.M) { os.Exit(privhost.Main(fakeplugin.Tests{M: m})) }
-type Tests struct {
-	M interface{ Run() int }
-}
-
-// Run runs the tests, and removes the program that Install has built for them. With the race detector,
-// processes that the tests start do not sleep for a second before they exit.
-func (t Tests) Run() int {
-	os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE"))
-	program.running = true
-	status := t.M.Run()
-	if program.dir != "" {
-		_ = os.RemoveAll(program.dir)
-	}
-	return status
-}
-
-// program is the plugin. It is a program of its own because a test binary with the race detector takes
-// several times as long to start.
-var program struct {
-	running bool
-	once    sync.Once
-	dir     string
-	err     error
-}
-
-// build builds the plugin in a temporary directory, once.
-func build() (path string, err error) {
-	program.once.Do(func() {
-		if !program.running {
-			program.err = errors.New("TestMain does not run fakeplugin.Tests")
-			return
-		}
-		if program.dir, program.err = os.MkdirTemp("", "allocnet-fakeplugin-"); program.err != nil {
-			return
-		}
-		c := exec.Command("go", "build", "-o", program.dir, "github.com/allocnet/allocnet/internal/testing/fakeplugin/plugin")
-		c.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := c.CombinedOutput(); err != nil {
-			program.err = fmt.Errorf("build the fake plugin: %w: %s", err, out)
-		}
-	})
-	return filepath.Join(program.dir, "plugin"), program.err
-}
-
-// Install installs fake plugins of the given types in a directory, as links to a program that exists until
-// the tests have ended.
+// Install installs fake plugins of the given types in a directory, as links to a program of its own: a test
+// binary with the race detector takes several times as long to start.
 func Install(dir string, types ...string) error {
 	if len(types) == 0 {
 		return nil
 	}
-	plugin, err := build()
+	dirOfPrograms, err := programs.Dir()
 	if err != nil {
 		return err
 	}
@@ -108,7 +59,7 @@ func Install(dir string, types ...string) error {
 		return err
 	}
 	for _, t := range types {
-		if err := os.Symlink(plugin, filepath.Join(dir, t)); err != nil {
+		if err := os.Symlink(filepath.Join(dirOfPrograms, programs.FakePlugin), filepath.Join(dir, t)); err != nil {
 			return err
 		}
 	}

@@ -36,6 +36,8 @@ var outside = errNoMain
 // it runs the tests on the real host, where tests with [Require] are skipped. If
 // [RequireVariable] is "1", it runs no test and returns 1 instead.
 func Main(m interface{ Run() int }, dirs ...string) int {
+	// With the race detector, processes that tests start would sleep for a second before they exit.
+	os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE"))
 	status, err := privhost.Enter(privhost.Options{Dirs: dirs}, m.Run)
 	if err == nil {
 		return status

@@ -39,7 +39,7 @@ func Main(m *testing.M, roles Roles) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	return privhost.Main(fakeplugin.Tests{M: m})
+	return privhost.Main(m)
 }
 
 // DropIns returns a directory with the native plugins as binaries, and with

@@ -27,7 +27,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(privhost.Main(fakeplugin.Tests{M: m}))
+	os.Exit(privhost.Main(m))
 }
 
 // host is a configurator with fake plugins on a private host.
