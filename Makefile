@@ -27,9 +27,11 @@ NESTED := examples/containerd integration/containerd integration/hosts integrati
 export CNI_PATH := $(PLUGINS)
 export PATH     := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
+# Without paths of the checkout in what is compiled, all checkouts share the build cache.
+export GOFLAGS := $(shell go env GOFLAGS) -trimpath
 # git does not read another user's checkout; without this, go would not build there.
 ifneq ($(shell git rev-parse --git-dir >/dev/null 2>&1 && echo readable),readable)
-export GOFLAGS := $(shell go env GOFLAGS) -buildvcs=false
+export GOFLAGS := $(GOFLAGS) -buildvcs=false
 endif
 
 # Where install puts things; DESTDIR goes before all of them.
@@ -38,7 +40,7 @@ CNI_BIN  := /opt/cni/bin
 UNITS    := $(PREFIX)/lib/systemd/system
 
 .DEFAULT_GOAL := help
-.PHONY: help build shim programs install uninstall plugins release package-test deps test quick unit integration hosts pools runtimes ui-test crash stress lint fuzz bench demo clean
+.PHONY: help build shim programs install uninstall plugins release package-test deps test quick unit race integration hosts pools runtimes ui-test crash stress lint fuzz bench demo clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 16
@@ -124,8 +126,8 @@ LONGEST := ./integration/daemon ./configurator ./integration ./integration/polic
 # Packages whose tests need neither root nor a private host.
 PLAIN    = $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' $(ALL) | grep -v -e testing/privhost -e testing/testbed | cut -d' ' -f1)
 
-test quick unit integration: export TMPDIR := $(shell tools/tmpdir)
-test unit integration: export ALLOCNET_TEST_PROGRAMS := $(TEST_PROGRAMS)
+test quick unit integration race: export TMPDIR := $(shell tools/tmpdir)
+test unit integration race: export ALLOCNET_TEST_PROGRAMS := $(TEST_PROGRAMS)
 
 test: deps lint plugins programs ## lint and all tests; with FULL=1 in all combinations, and with the race detector
 	$(GOTEST) $(LONGEST) $(ALL) ./integration/...
@@ -135,12 +137,18 @@ test: deps lint plugins programs ## lint and all tests; with FULL=1 in all combi
 quick: ## tests without root and without a kernel: while coding
 	go test -short -vet=off $(PLAIN)
 
-unit: plugins programs ## unit and contract tests
-	$(GOTEST) $$(go list $(ALL) | grep -v /integration)
+unit: plugins programs ## unit and contract tests, of all packages or of PACKAGES
+	$(GOTEST) $(or $(PACKAGES),$$(go list $(ALL) | grep -v /integration))
 	cd tools && GOWORK=off go test ./...
 
-integration: plugins programs ## the real kernel, in private namespaces, with the reference plugins
-	$(GOTEST) ./integration/daemon ./integration ./integration/policy $$(go list ./integration/...)
+# Packages with goroutines of their own, and those whose operations run at the same time.
+CONCURRENT := ./configurator ./client ./sandbox ./internal/state/... ./internal/netlink/... ./internal/engine/... ./internal/firewalld ./internal/iptables \
+              ./internal/plugins/sdk ./cmd/internal/...
+race: plugins programs ## what runs concurrently, with the race detector
+	go test -race -short -vet=off -count=1 -timeout 30m -p 8 $(CONCURRENT)
+
+integration: plugins programs ## the real kernel, in private namespaces, with the reference plugins; all of it or PACKAGES
+	$(GOTEST) $(or $(PACKAGES),./integration/daemon ./integration ./integration/policy ./integration/...)
 
 # Some of these tests are part of test FULL=1.
 hosts: deps plugins ## networks over several hosts: etcd, flanneld, Nomad and containerd on three of them
