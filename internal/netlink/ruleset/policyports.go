@@ -35,6 +35,12 @@ const (
 	hookBridgeOutput  = 3 // NF_BR_LOCAL_OUT
 )
 
+// beforeIP is a priority before the hooks of br_netfilter, which have 0 and -1 (NF_BR_PRI_BRNF). They
+// take the packets of a bridge that calls the rules of IP out of the hook, and let them continue behind
+// all chains of priority 0 (br_nf_hook_thresh). So a chain of that priority would only see them if it
+// was added after br_netfilter's own hooks, and on kernels with one of priority -1, such as 6.1, never.
+const beforeIP = -2
+
 // policedChains returns the chains for the ports of attachments with a policy.
 func (t *table) policedChains() []chain {
 	port := func(link expr.MetaKey) rule {
@@ -54,7 +60,7 @@ func (t *table) policedChains() []chain {
 		{"policed_forward", hookBridgeForward, []expr.MetaKey{expr.MetaKeyIIFNAME, expr.MetaKeyOIFNAME}},
 		{"policed_output", hookBridgeOutput, []expr.MetaKey{expr.MetaKeyOIFNAME}},
 	} {
-		c := newChain(h.name, base("filter", h.number, 0))
+		c := newChain(h.name, base("filter", h.number, beforeIP))
 		for _, link := range h.links {
 			c.rules = append(c.rules, port(link))
 		}
