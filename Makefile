@@ -40,7 +40,7 @@ CNI_BIN  := /opt/cni/bin
 UNITS    := $(PREFIX)/lib/systemd/system
 
 .DEFAULT_GOAL := help
-.PHONY: help build shim programs install uninstall plugins release package-test deps test quick unit race integration hosts pools runtimes ui-test crash stress lint fuzz bench demo clean
+.PHONY: help build shim programs install uninstall plugins release package-test deps test quick unit race integration hosts pools runtimes kernels ui-test crash stress lint fuzz bench demo clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 16
@@ -165,6 +165,11 @@ pools: plugins ## the integration tests with allocations from pools
 # A few minutes: the tests start hundreds of containers.
 runtimes: deps plugins ## containerd with the library in its client, and with allocnet in CRI
 	cd integration/containerd && GOWORK=off go test -v -count=1 -timeout 20m .
+
+# Without KVM, a boot takes seconds and the tests a quarter of an hour for each kernel.
+kernels: KERNELS ?= 6.1 6.12
+kernels: build plugins programs ## demo, doctor and tests on other kernels, in qemu: KERNELS="6.1 6.12"
+	tools/kernels/run $(KERNELS)
 
 # The same tests as in test, at their full size; a run is repeated with its SEED. -v
 # shows progress, of several packages with -p 1: without them go test prints nothing until
