@@ -295,6 +295,8 @@ func (b *bridge) gatewayIndex(host *rtnl.Host, br *netlink.Bridge) (name string,
 	if b.Vlan == 0 {
 		return name, br.Index, nil
 	}
-	index, err = host.Index(name)
-	return name, index, err
+	if index, err = host.Index(name); err != nil {
+		return name, 0, fmt.Errorf("interface of VLAN %d: %w", b.Vlan, err)
+	}
+	return name, index, nil
 }

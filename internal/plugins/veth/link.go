@@ -111,14 +111,15 @@ func deleteContainerEnd(c *sdk.CmdArgs, want *types100.Interface) error {
 }
 
 // deleteHostEnd deletes the host's end of the veth. It still exists if a
-// process keeps the namespace alive without its path.
+// process keeps the namespace alive without its path. A veth with both ends on the
+// host is the interface of a VLAN of the bridge, which other attachments use.
 func deleteHostEnd(ctx context.Context, c *sdk.CmdArgs, previous *types100.Result) error {
 	for _, itf := range previous.Interfaces {
 		if itf.Sandbox != "" || itf.Mac == "" {
 			continue
 		}
 		link, err := c.Host.Kernel.LinkByName(itf.Name)
-		if err == nil && link.Type() == "veth" && link.Attrs().HardwareAddr.String() == itf.Mac {
+		if err == nil && link.Type() == "veth" && link.Attrs().NetNsID >= 0 && link.Attrs().HardwareAddr.String() == itf.Mac {
 			_, err = c.Host.Kernel.DeleteLink(ctx, itf.Name)
 		}
 		if err != nil && !rtnl.IsNotFound(err) {
