@@ -374,8 +374,12 @@ func TestForceKeepsForeignLinks(t *testing.T) {
 		LinkAttrs: netlink.LinkAttrs{Name: "vethtaken", HardwareAddr: mac}, PeerName: "vethpeer",
 	}))
 	require.NoError(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "cni-test"}}))
+	require.NoError(t, netlink.LinkAdd(&netlink.Veth{ // the interface with the gateways of VLAN 7
+		LinkAttrs: netlink.LinkAttrs{Name: "cni-test.7", HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 7}}, PeerName: "vethvlan7",
+	}))
 	result := `{"cniVersion": "1.0.0", "interfaces": [
 		{"name": "vethtaken", "mac": "02:00:00:00:00:01"}, {"name": "cni-test"}, {"name": "lo"},
+		{"name": "cni-test.7", "mac": "02:00:00:00:00:07"},
 		{"name": "vethpeer", "sandbox": "/run/netns/x"}, {"name": "gone"}]}`
 	target := Target{ID: "id", Netns: "/proc/self/ns/net", Attachments: []Attachment{
 		{Network: "n", IfName: "eth0", Config: []byte(`{"type": "bridge"}`), Result: []byte(result)},

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -64,10 +65,18 @@ func (f *linkFinder) findNamed(a *attachment) error {
 		errs = append(errs, f.add(i.Name, a.Network, func(link netlink.Link) bool {
 			// With another MAC, it is a new link of another owner.
 			mac := link.Attrs().HardwareAddr.String()
-			return (link.Type() == "veth" || link.Type() == "ifb") && (i.Mac == "" || strings.EqualFold(i.Mac, mac))
+			return (link.Type() == "veth" || link.Type() == "ifb") && (i.Mac == "" || strings.EqualFold(i.Mac, mac)) && !a.isOfVLAN(link)
 		}))
 	}
 	return errors.Join(errs...)
+}
+
+// isOfVLAN reports whether a link of the result has the gateways' addresses of a VLAN of the bridge: a veth with
+// both ends on the host, which the plugins bridge name after the bridge. All attachments of that VLAN use it.
+func (a *attachment) isOfVLAN(link netlink.Link) bool {
+	return link.Type() == "veth" && link.Attrs().NetNsID < 0 && slices.ContainsFunc(a.result.Interfaces, func(i *current.Interface) bool {
+		return i.Sandbox == "" && strings.HasPrefix(link.Attrs().Name, i.Name+".")
+	})
 }
 
 // findIfb finds the link of the bandwidth plugin by its name.
