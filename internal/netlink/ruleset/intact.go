@@ -133,7 +133,22 @@ func (r *Ruleset) Unless(ctx context.Context, name string, ensure func() error) 
 
 // isWhole reports whether a table has all its chains, with at least as many rules and callers as
 // they should have. Elements and the chains of policies call some of them, too.
+//
+// The kernel also counts the rules that a transaction adds that it has not made yet, and which can
+// still fail: such as that of another process that makes the tables, if they exist. So a table has to have
+// its rules once more after the transaction that was being made at the first look.
 func (r *Ruleset) isWhole(ctx context.Context, t *table) (bool, error) {
+	if whole, err := r.hasCounts(ctx, t); err != nil || !whole {
+		return false, err
+	}
+	if err := r.socket.AwaitTransaction(ctx); err != nil {
+		return false, err
+	}
+	return r.hasCounts(ctx, t)
+}
+
+// hasCounts is isWhole at a single look.
+func (r *Ruleset) hasCounts(ctx context.Context, t *table) (bool, error) {
 	const use = 6 // NFTA_CHAIN_USE
 	chains := t.chains()
 	calls := map[string]uint32{}

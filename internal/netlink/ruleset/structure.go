@@ -270,7 +270,25 @@ func (r *Ruleset) inspect(ctx context.Context, t *table) (*state, error) {
 	if err := errors.Join(err, failed); err != nil || !is.exists {
 		return is, err
 	}
-	return is, r.readRules(ctx, t, "", is)
+	if err := r.readRules(ctx, t, "", is); err != nil {
+		return is, err
+	}
+	return is, r.readDiffering(ctx, t, is)
+}
+
+// readDiffering reads those chains once more, one by one, whose rules differ from what they should be. The
+// kernel continues a listing that takes several messages after the number of rules that it has passed, and
+// counts those that a transaction adds or removes that it is still making. So a listing of a
+// whole table can have rules twice, or lack some, and is not interrupted if that transaction fails.
+func (r *Ruleset) readDiffering(ctx context.Context, t *table, is *state) error {
+	for _, c := range t.chains() {
+		if is.has(c.name) && !c.has(is.rules[c.name]) {
+			if err := r.readRules(ctx, t, c.name, is); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // readRules reads the comments of the rules of one chain, or of all if in is "". It repeats a

@@ -194,25 +194,40 @@ func (s *Socket) Transaction(ctx context.Context, build func(*Requests)) error {
 // elements, sets or chains, or the kernel is older than 5.12 and no socket listens to changes. The kernel
 // also returns what the first request has changed.
 func (s *Socket) NumberedTransaction(ctx context.Context, build func(*Requests), number func(generation uint32)) error {
-	boundary := func(r *Requests, kind uint16) {
-		r.Begin("transaction", kind, 0)
-		r.Append(unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, unix.NFNL_SUBSYS_NFTABLES)
-	}
 	return Build(func(r *Requests) {
-		boundary(r, unix.NFNL_MSG_BATCH_BEGIN)
+		putBoundary(r, unix.NFNL_MSG_BATCH_BEGIN)
 		build(r)
 	}, func(r *Requests) error {
 		last := r.Len() - 1
 		if last == 0 {
 			return ctx.Err()
 		}
-		boundary(r, unix.NFNL_MSG_BATCH_END)
+		putBoundary(r, unix.NFNL_MSG_BATCH_END)
 		r.finish()
 		if number != nil && r.hasSmallEcho(1) {
 			r.set(1, unix.NLM_F_ECHO) // the answers to it are what it has changed and the number
 		}
 		r.set(last, unix.NLM_F_ACK)
 		return s.transaction(ctx, r, last, number)
+	})
+}
+
+// putBoundary appends a message that begins or ends a transaction.
+func putBoundary(r *Requests, kind uint16) {
+	r.Begin("transaction", kind, 0)
+	r.Append(unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, unix.NFNL_SUBSYS_NFTABLES)
+}
+
+// AwaitTransaction waits until the transaction that the kernel carries out, of whichever program, has changed
+// nf_tables or has failed. It makes an empty transaction, which changes nothing, not even the generation.
+func (s *Socket) AwaitTransaction(ctx context.Context) error {
+	return Build(func(r *Requests) {
+		putBoundary(r, unix.NFNL_MSG_BATCH_BEGIN)
+		putBoundary(r, unix.NFNL_MSG_BATCH_END)
+	}, func(r *Requests) error {
+		r.finish()
+		r.set(r.Len()-1, unix.NLM_F_ACK)
+		return s.transaction(ctx, r, r.Len()-1, nil)
 	})
 }
 

@@ -305,4 +305,7 @@ func TestNumberedTransaction(t *testing.T) {
 	}, func(uint32) { t.Error("nothing has changed") })
 	require.ErrorIs(t, err, unix.ENOENT)
 	require.Zero(t, number(func(r *Requests) { table(r, "new", unix.NFT_MSG_DELTABLE, 0) }), "not echoed")
+	before := generation()
+	require.NoError(t, s.AwaitTransaction(t.Context()))
+	require.Equal(t, before, generation())
 }
