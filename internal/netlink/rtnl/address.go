@@ -105,54 +105,87 @@ func (h *Host) AddAddress(index int, address *net.IPNet, flags int) error {
 
 const (
 	receptionTime      = 10 * time.Second
-	hostReceptionTime  = time.Second
 	firstReceptionPoll = 10 * time.Microsecond
 	// mostBlocked is the longest time for which pause blocks its thread.
 	mostBlocked       = 500 * time.Microsecond
 	lastReceptionPoll = 5 * time.Millisecond
+	// lookupsPerList is the number of lookups of a local route after which awaitReception lists the routes.
+	lookupsPerList = 16
 )
 
 // AwaitReception waits until the kernel accepts packets for the IPv6 addresses of a
 // link; it ignores IPv4 addresses. RTM_NEWADDR returns earlier: a kernel worker
-// joins the solicited-node multicast group (RFC 4291, section 2.7.1) and adds the
+// joins the solicited-node multicast group (RFC 4291, section 2.7.1) and then adds the
 // local route, also for addresses with NoDAD. Neighbour solicitations that arrive
 // before that are lost, and the sender repeats them only after one second.
 func (s *Sandbox) AwaitReception(ctx context.Context, index int, ips ...net.IP) error {
-	return awaitReception(ctx, s.conn, index, ips)
+	return awaitReception(ctx, s.conn, s.conn, index, ips)
 }
 
-// AwaitReception is like Sandbox.AwaitReception for a link of the host, but it gives
-// up after one second without an error: a VRF or policy rules of the host may hide the
-// local route from the lookup, although the kernel accepts the packets.
+// AwaitReception is Sandbox.AwaitReception for a link of the host.
 func (h *Host) AwaitReception(ctx context.Context, index int, ips ...net.IP) error {
-	waiting, cancel := context.WithTimeout(ctx, hostReceptionTime)
-	defer cancel()
-	err := awaitReception(waiting, &h.conns, index, ips)
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		return nil
-	}
-	return err
+	return awaitReception(ctx, &h.conns, &h.strict, index, ips)
 }
 
-func awaitReception(ctx context.Context, e sock.Exchanger, index int, ips []net.IP) error {
+// awaitReception looks up the local routes. A VRF or policy rules of the host may hide them from a lookup, or
+// the worker may be late: it needs the lock that every change of links holds. So while a lookup finds
+// no route, awaitReception also lists the routes now and then, which takes longer.
+func awaitReception(ctx context.Context, lookups, lists sock.Exchanger, index int, ips []net.IP) error {
 	ctx, cancel := context.WithTimeout(ctx, receptionTime)
 	defer cancel()
 	poll := firstReceptionPoll
-	for i := 0; i < len(ips); {
-		received, err := receives(e, index, ips[i])
+	for missed := 0; len(ips) > 0; {
+		received, err := receives(lookups, index, ips[0])
+		if err == nil && !received {
+			if missed++; missed%lookupsPerList == 0 {
+				received, err = hasLocalRoute(lists, index, ips[0])
+			}
+		}
 		if err != nil {
-			return fmt.Errorf("look up the local route to %s: %w", ips[i], err)
+			return fmt.Errorf("look up the local route to %s: %w", ips[0], err)
 		}
 		if received {
-			i++
+			ips = ips[1:]
 			continue
 		}
 		if err := pause(ctx, poll); err != nil {
-			return fmt.Errorf("wait until the kernel accepts packets for %s: %w", ips[i], err)
+			return fmt.Errorf("wait until the kernel accepts packets for %s: %w", ips[0], err)
 		}
 		poll = min(2*poll, lastReceptionPoll)
 	}
 	return nil
+}
+
+// hasLocalRoute reports whether any table has the local route to an IPv6 address over a link.
+func hasLocalRoute(e sock.Exchanger, index int, ip net.IP) (found bool, err error) {
+	err = retry.Do(context.Background(), func() error {
+		return dump(e, func(r *sock.Requests) {
+			r.Begin("", unix.RTM_GETROUTE, unix.NLM_F_DUMP)
+			putRoute(r, &unix.RtMsg{Family: unix.AF_INET6, Type: unix.RTN_LOCAL})
+			r.Uint32(unix.RTA_OIF, uint32(index))
+		}, func(payload []byte) error {
+			found = found || isLocal(payload, index, ip)
+			return nil
+		})
+	})
+	return found, err
+}
+
+// isLocal reports whether a message is about the local route to an IPv6 address over a link.
+func isLocal(payload []byte, index int, ip net.IP) bool {
+	if len(payload) < unix.SizeofRtMsg || payload[7] != unix.RTN_LOCAL { // rtm_type
+		return false
+	}
+	to, over := false, false
+	sock.EachAttribute(payload[unix.SizeofRtMsg:], func(kind uint16, value []byte) {
+		switch kind {
+		case unix.RTA_DST:
+			to = ip.Equal(value)
+		case unix.RTA_OIF:
+			over = len(value) == 4 && sock.Uint32(value) == uint32(index)
+		}
+	})
+	return to && over
 }
 
 // pause waits for a time or until the context ends. For a short time it blocks the thread:
@@ -188,16 +221,7 @@ func receives(e sock.Exchanger, index int, ip net.IP) (bool, error) {
 		putRoute(r, &unix.RtMsg{Family: unix.AF_INET6, Dst_len: 128, Flags: unix.RTM_F_FIB_MATCH})
 		r.Attribute(unix.RTA_DST, ip.To16())
 		r.Uint32(unix.RTA_OIF, uint32(index))
-	}, func(answer []byte) {
-		if len(answer) < unix.SizeofRtMsg || answer[7] != unix.RTN_LOCAL { // rtm_type
-			return
-		}
-		sock.EachAttribute(answer[unix.SizeofRtMsg:], func(kind uint16, value []byte) {
-			if kind == unix.RTA_OIF && len(value) == 4 && sock.Uint32(value) == uint32(index) {
-				local = true
-			}
-		})
-	})
+	}, func(answer []byte) { local = isLocal(answer, index, ip) })
 	for _, none := range []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES} { // EACCES: a rule prohibits it
 		if errors.Is(err, none) {
 			return false, nil

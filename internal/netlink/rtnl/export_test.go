@@ -8,3 +8,6 @@ func (h *Host) ReadDefaultRouteMTUs() (DefaultRouteMTUs, error) { return h.readD
 
 // Pause is pause.
 var Pause = pause
+
+// AwaitReception is awaitReception.
+var AwaitReception = awaitReception
