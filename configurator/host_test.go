@@ -18,6 +18,7 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 	"github.com/allocnet/allocnet/internal/testing/faultinject"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/internal/testing/shard"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -29,7 +30,7 @@ func TestMain(m *testing.M) {
 	if config := os.Getenv(mustBeNewVariable); config != "" {
 		setUpNew(config)
 	}
-	os.Exit(privhost.Main(m))
+	os.Exit(shard.Main(m, 4, func() int { return privhost.Main(m) }))
 }
 
 // behaviours is what a fake plugin does, by CNI command.
