@@ -38,7 +38,10 @@ var outside = errNoMain
 func Main(m interface{ Run() int }, dirs ...string) int {
 	// With the race detector, processes that tests start would sleep for a second before they exit.
 	os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE"))
-	status, err := privhost.Enter(privhost.Options{Dirs: dirs}, m.Run)
+	status, err := privhost.Enter(privhost.Options{Dirs: dirs}, func() int {
+		reportNoGroups()
+		return m.Run()
+	})
 	if err == nil {
 		return status
 	}
@@ -50,6 +53,14 @@ func Main(m interface{ Run() int }, dirs ...string) int {
 	fmt.Fprintf(os.Stderr, "kernel tests are skipped: %v\n", err)
 	return m.Run()
 }
+
+// reportsPath is a setting of a network namespace: whether it reports multicast groups of the link.
+const reportsPath = "/proc/sys/net/ipv4/igmp_link_local_mcast_reports"
+
+// reportNoGroups keeps new bridges from reporting their multicast group. Each report would be tracked as a
+// connection for ten minutes, and with any connection every teardown walks the table of the whole machine, which
+// takes most of the CPU time of many tests. The tests also pass without, so an error does not matter.
+func reportNoGroups() { _ = os.WriteFile(reportsPath, []byte("0"), 0) }
 
 // TB is the subset of testing.TB that Require needs.
 type TB interface {

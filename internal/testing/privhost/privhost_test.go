@@ -121,3 +121,11 @@ func TestMainWithAndWithoutHost(t *testing.T) {
 		})
 	}
 }
+
+// TestReportNoGroups: bridges do not report groups, which would be tracked as connections.
+func TestReportNoGroups(t *testing.T) {
+	Require(t)
+	set, err := os.ReadFile(reportsPath)
+	require.NoError(t, err)
+	require.Equal(t, "0\n", string(set))
+}
