@@ -15,6 +15,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/internal/testing/shard"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -22,7 +23,7 @@ func TestMain(m *testing.M) {
 	for _, name := range []string{"CNI_PATH", "ALLOCNET_NETWORK", "ALLOCNET_STATE_DIR", "ALLOCNET_ENGINE"} {
 		os.Unsetenv(name)
 	}
-	os.Exit(privhost.Main(m))
+	os.Exit(shard.Main(m, 2, func() int { return privhost.Main(m) }))
 }
 
 // outcome is the result of one run of the program.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/internal/testing/shard"
 )
 
 // processVariable is the variable that makes the test binary the daemon.
@@ -26,7 +27,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(processVariable) != "" {
 		main()
 	}
-	os.Exit(privhost.Main(m))
+	os.Exit(shard.Main(m, 2, func() int { return privhost.Main(m) }))
 }
 
 // workspace is a private host with directories for one daemon.

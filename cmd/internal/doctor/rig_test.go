@@ -16,9 +16,10 @@ import (
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/engine/pluginexec"
-	realhost "github.com/allocnet/allocnet/internal/privhost"
 	"github.com/allocnet/allocnet/internal/state/conflist"
+	realhost "github.com/allocnet/allocnet/internal/privhost"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/internal/testing/shard"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -39,7 +40,7 @@ func TestMain(m *testing.M) {
 			os.Exit(0)
 		}
 	}
-	os.Exit(privhost.Main(m, "/etc/cni", "/etc/allocnet"))
+	os.Exit(shard.Main(m, 2, func() int { return privhost.Main(m, "/etc/cni", "/etc/allocnet") }))
 }
 
 // alone runs the test on a private host of its own, because what it changes cannot be undone

@@ -14,13 +14,14 @@ import (
 
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/internal/testing/shard"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	os.Exit(privhost.Main(m))
+	os.Exit(shard.Main(m, 3, func() int { return privhost.Main(m) }))
 }
 
 // open opens a ruleset on a host without rules.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/refplugins"
+	"github.com/allocnet/allocnet/internal/testing/shard"
 )
 
 // pluginDir holds the reference plugins.
@@ -18,5 +19,5 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	os.Exit(privhost.Main(m, "/var/lib/cni"))
+	os.Exit(shard.Main(m, 3, func() int { return privhost.Main(m, "/var/lib/cni") }))
 }
