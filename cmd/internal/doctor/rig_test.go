@@ -16,8 +16,8 @@ import (
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/engine/pluginexec"
-	"github.com/allocnet/allocnet/internal/state/conflist"
 	realhost "github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/shard"
 	"github.com/allocnet/allocnet/portmap"
