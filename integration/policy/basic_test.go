@@ -5,7 +5,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -125,7 +124,7 @@ func testPolicyUpdate(t *testing.T, main string) {
 	h.TearDown(client, db)
 }
 
-// TestPolicyFlood: an allocation that sends without pause from before its ADD never gets a packet
+// TestPolicyFlood: an allocation that sends all the time from before its ADD never gets a packet
 // past its policy: at the ADD, after a flush of the ruleset, during a Teardown. At the flush, packets
 // pass that are between the hooks of a bridge and those of IP.
 func TestPolicyFlood(t *testing.T) {
@@ -148,7 +147,7 @@ func floodSink(t *testing.T, h *host, sink configurator.Allocation, received *at
 	return testbed.At(netip.MustParseAddr(h.SetUp(sink).Address), 9)
 }
 
-// TestPolicyFloodOfASelected: an allocation without a policy sends without pause, from before its ADD
+// TestPolicyFloodOfASelected: an allocation without a policy sends all the time, from before its ADD
 // until after its Teardown, and never gets a packet past the policy of the receiver, which selects it by
 // its labels.
 func TestPolicyFloodOfASelected(t *testing.T) {
@@ -161,7 +160,7 @@ func TestPolicyFloodOfASelected(t *testing.T) {
 			sink.Policy = mustPolicy(t, `{"ingress":{"rules":[{"action":"deny","peers":[{"labels":{"app":"bad"}}]}]}}`)
 			var received atomic.Int64
 			to := floodSink(t, h, sink, &received)
-			for round := range 20 {
+			for round := range testbed.CampaignSize(20, 20) {
 				a := h.Alloc(fmt.Sprint("a", round))
 				a.Labels, a.Wait = map[string]string{"app": "bad"}, round%2 == 0
 				sending := flood(t, a.Netns, "udp4", to)
@@ -284,7 +283,8 @@ func countPackets(c *net.UDPConn, n *atomic.Int64) {
 	}
 }
 
-// flood sends datagrams without pause from a namespace, also while it has no route.
+// flood sends bursts of datagrams from a namespace, also while it has no route. The pauses between them are
+// shorter than any step of an operation that packets must not pass during.
 func flood(t *testing.T, netns, network, to string) *flooding {
 	t.Helper()
 	s, err := sandbox.Open(netns)
@@ -306,15 +306,22 @@ func flood(t *testing.T, netns, network, to string) *flooding {
 				return
 			default:
 			}
-			if _, err := conn.WriteTo([]byte("x"), addr); err == nil {
+			for range floodBurst {
+				if _, err := conn.WriteTo([]byte("x"), addr); err != nil {
+					break
+				}
 				f.sent.Add(1)
-			} else {
-				runtime.Gosched()
 			}
+			time.Sleep(floodPause) // a send without pause takes a CPU from what the test waits for
 		}
 	}()
 	return f
 }
+
+const (
+	floodBurst = 4
+	floodPause = 100 * time.Microsecond
+)
 
 // flooding is what flood has started.
 type flooding struct {

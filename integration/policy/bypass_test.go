@@ -80,7 +80,7 @@ func testPolicyBypass(t *testing.T, main string, f testbed.Families) {
 	require.NoError(t, netlink.ConntrackTableFlush(netlink.ConntrackTable)) // the host's own broadcasts
 }
 
-// TestPolicyGroupFrames: a neighbour that sends broadcasts and multicasts without pause reaches no socket of
+// TestPolicyGroupFrames: a neighbour that sends broadcasts and multicasts all the time reaches no socket of
 // an allocation with a policy, not even during its Setup.
 func TestPolicyGroupFrames(t *testing.T) {
 	h := newHost(t, configurator.EngineNative)
