@@ -251,6 +251,7 @@ func TestRoutesOfDeletedLinks(t *testing.T) {
 // TestChurn: a host on which allocations come and go is healthy.
 func TestChurn(t *testing.T) {
 	r := newRig(t)
+	r.all = true
 	r.network("10-web", r.chain("web", "web0", subnet, ""))
 	conf, err := configurator.New(configurator.Config{ConfDir: r.path("conf"), StateDir: r.path("state"), PluginDirs: []string{r.path("bin")},
 		Pools: []configurator.Pool{{Network: "web", Size: 2}}})
@@ -269,7 +270,11 @@ func TestChurn(t *testing.T) {
 		})
 	}
 	t.Cleanup(func() { stop(); workers.Wait() })
-	for range 10 {
+	rounds := 10
+	if testing.Short() {
+		rounds = 4
+	}
+	for range rounds {
 		r.healthy()
 	}
 }

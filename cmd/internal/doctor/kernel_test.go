@@ -25,6 +25,7 @@ func TestKernelFeatures(t *testing.T) {
 	} {
 		t.Run(kind, func(t *testing.T) {
 			r := newRig(t)
+			r.all = true
 			r.plugin(kind, `echo '{"cniVersion": "1.0.0", "supportedVersions": ["1.0.0"]}'`)
 			r.network("20-odd", fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "odd", "plugins": [{"type": %q}]}`, kind))
 			r.sh("ip netns add try; ip -n try link add v0 type veth peer v1")
@@ -51,6 +52,7 @@ func module(kind string) string {
 // TestPolicyFeatures: what policies need is tried for networks that have the plugin.
 func TestPolicyFeatures(t *testing.T) {
 	r := newRig(t)
+	r.all = true
 	with := r.chain("odd", "odd0", "10.78.0.0/24", `, {"type": "policy", "capabilities": {"policy": true}}`)
 	n, err := conflist.Parse([]byte(with))
 	require.NoError(t, err)
@@ -72,6 +74,7 @@ func TestPolicyFeatures(t *testing.T) {
 
 func TestVLANFiltering(t *testing.T) {
 	r := newRig(t)
+	r.all = true
 	r.network("20-odd", strings.Replace(r.bridge("odd", "odd0", "10.78.0.0/24"), `"isGateway": true`, `"isGateway": true, "vlan": 7`, 1))
 	if exec.Command("sh", "-c", "ip link add x type bridge vlan_filtering 1 && ip link del x").Run() == nil {
 		r.healthy()

@@ -145,6 +145,7 @@ func TestLeftoversWithoutAudit(t *testing.T) {
 
 func TestLeases(t *testing.T) {
 	r := newRig(t)
+	r.all = true
 	store, err := lease.Open(r.path("state/leases"), "allocnet")
 	require.NoError(t, err)
 	set := lease.RangeSet{{First: netip.MustParseAddr("10.202.0.9"), Last: netip.MustParseAddr("10.202.0.9")}}
@@ -171,6 +172,7 @@ func TestLeases(t *testing.T) {
 // without an owner if no network namespace has its address.
 func TestForeignLeases(t *testing.T) {
 	r := newRig(t)
+	r.all = true
 	r.sh("mkdir -p " + r.path("leases/web") + "; cd " + r.path("leases/web") + `; for i in 10.77.0.20 10.77.0.21 10.77.0.22; do
 		printf 'other\r\neth0' >$i; touch -d '1 hour ago' $i; done; touch 10.77.0.22
 		ip netns add named; ip -n named link set lo up; ip -n named addr add 10.77.0.20/32 dev lo`)
@@ -298,6 +300,7 @@ func TestLimits(t *testing.T) {
 
 func TestAddresses(t *testing.T) {
 	r := newRig(t)
+	r.all = true
 	r.network("10-web", r.bridge("web", "web0", "10.77.0.0/29"))
 	store, err := lease.Open(r.path("leases"), "web")
 	require.NoError(t, err)
