@@ -105,16 +105,20 @@ func (c *crowd) del() {
 	}))
 }
 
-// TestDaemonCrowd adds and removes 500 containers, 50 at a time. Every call
-// succeeds at the first attempt, and the daemon's resources do not grow with
-// the number of containers.
+// TestDaemonCrowd adds and removes 500 containers (100 with -short), 50 at a
+// time. Every call succeeds at the first attempt, and the daemon's resources do
+// not grow with the number of containers.
 func TestDaemonCrowd(t *testing.T) {
 	const (
-		containers, atOnce = 500, 50
+		atOnce = 50
 		// The number of concurrent operations in the default settings, and the
 		// memory that each may add: the longest request, encoded and decoded.
 		operations, each = 32, 2 << 10 // kB
 	)
+	containers := 500
+	if testing.Short() {
+		containers = 100
+	}
 	h := newHost(t, testbed.Native.Engine)
 	h.Network("net", testbed.Chain("bridge", testbed.Families{V4: "10.99.0.0/16", V6: "fd00:99::/64"}, "")...)
 	d := h.startDaemon(`log { level = "warn" }`)
@@ -136,7 +140,7 @@ func TestDaemonCrowd(t *testing.T) {
 	records, err := d.client().List(t.Context())
 	require.NoError(t, err)
 	require.Len(t, records, containers)
-	for i := 0; i < containers; i += 50 { // each of these has a host port
+	for i := 0; i < containers; i += containers / 10 { // each of these has a host port
 		testbed.Serve(t, c.netns[i], "tcp", 80, c.names[i])
 		testbed.RequireAnswer(t, h.Outside.Path(), "tcp", testbed.HostPort(testhost.Host4, crowdPort+i), c.names[i])
 		testbed.RequireAnswer(t, "", "tcp", netip.AddrPortFrom(addresses[i], 80).String(), c.names[i])

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/nftables"
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/client"
@@ -316,7 +317,11 @@ func TestHealInsistingTool(t *testing.T) {
 	stopped := make(chan error)
 	go func() {
 		for ctx.Err() == nil {
-			if err := testbed.Command("nft", "flush", "ruleset"); err != nil {
+			err := awaitTable(ctx)
+			if err == nil {
+				err = testbed.Command("nft", "flush", "ruleset")
+			}
+			if err != nil {
 				stopped <- err
 				return
 			}
@@ -329,6 +334,23 @@ func TestHealInsistingTool(t *testing.T) {
 	require.GreaterOrEqual(t, d.metric("heal_backoffs_total"), 2.0)
 	require.Contains(t, d.log(), "another program keeps removing")
 	d.awaitHealthy()
+}
+
+// awaitTable waits until the host has a table of nftables, or the context ends.
+func awaitTable(ctx context.Context) error {
+	c, err := nftables.New()
+	for err == nil {
+		var tables []*nftables.Table
+		if tables, err = c.ListTables(); err != nil || len(tables) > 0 {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	return err
 }
 
 // TestHealLostNotifications: if notifications do not fit into the buffer, everything is

@@ -40,7 +40,10 @@ const refused = "ready; the last reload was refused, see the log"
 // settings while clients work. No operation fails, and the last valid edition
 // stays active.
 func TestDaemonReloadUnderLoad(t *testing.T) {
-	const clients, rounds = 8, 6
+	clients, rounds := 8, 6
+	if testing.Short() {
+		clients, rounds = 4, 2
+	}
 	h := newHost(t, testbed.Native.Engine)
 	e := &editing{h: h, d: h.newDaemon(""), stop: make(chan struct{})}
 	e.settings(time.Second)
