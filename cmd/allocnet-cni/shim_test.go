@@ -137,8 +137,11 @@ func TestShim(t *testing.T) {
 		}
 	})
 	t.Run("no answers", func(t *testing.T) {
-		for _, command := range []string{"ADD", "DEL", "CHECK", "GC", "STATUS"} {
-			for _, body := range broken(command) {
+		for i, command := range []string{"ADD", "DEL", "CHECK", "GC", "STATUS"} {
+			for j, body := range broken(command) {
+				if testing.Short() && command != "ADD" && (i+j)%4 != 0 {
+					continue // those without a result are read alike
+				}
 				serve(answering(200, body))
 				got := same(t, built, conf(""), "CNI_COMMAND="+command)
 				require.Equal(t, 1, got.code, "%s %s", command, body)
@@ -224,7 +227,11 @@ func TestShim(t *testing.T) {
 		if d, err := time.ParseDuration(os.Getenv("ALLOCNET_CNI_TEST_RANDOM")); err == nil {
 			until = until.Add(d)
 		}
-		for i := 0; i < 100 || time.Now().Before(until); i++ {
+		rounds := 100
+		if testing.Short() {
+			rounds = 36
+		}
+		for i := 0; i < rounds || time.Now().Before(until); i++ {
 			body, config := `{"result":`+added+`}`, conf(`,"a":[1,{"b":"\u00e9"},-1.5e3,null]`)
 			if i%4 == 1 {
 				body = `{"error":{"cniVersion":"1.0.0","code":7,"msg":"m\n","details":"d"}}`
