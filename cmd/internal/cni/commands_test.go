@@ -18,6 +18,7 @@ import (
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
+	"github.com/allocnet/allocnet/internal/testing/short"
 	"github.com/allocnet/allocnet/policy"
 )
 
@@ -36,8 +37,11 @@ func parse(t *testing.T, version string, data json.RawMessage) *types100.Result 
 // engines.
 func TestLife(t *testing.T) {
 	for _, engine := range []configurator.Engine{configurator.EngineNative, configurator.EngineExec} {
-		for _, version := range Versions {
+		for i, version := range Versions {
 			t.Run(string(engine)+" "+version, func(t *testing.T) {
+				if engine == configurator.EngineExec {
+					short.InTurn(t, i, len(Versions))
+				}
 				w := newWorkspace(t, engine)
 				conf := ours(version, `"delegate":"br"`)
 				add := w.env("ADD", "c1")
@@ -70,11 +74,17 @@ func TestLife(t *testing.T) {
 // family, as in the results of plugins.
 func TestFormOfResults(t *testing.T) {
 	for _, engine := range []configurator.Engine{configurator.EngineNative, configurator.EngineExec} {
-		for _, version := range Versions {
+		for i, version := range Versions {
 			t.Run(string(engine)+" "+version, func(t *testing.T) {
+				if engine == configurator.EngineExec {
+					short.InTurn(t, i, len(Versions))
+				}
 				w := newWorkspace(t, engine)
 				w.network("same", strconv.Quote(version), w.bridge("brcni2", "10.67.0.0/24"))
-				for _, delegates := range []string{`["same"]`, `["br"]`, `["same","br"]`} {
+				for j, delegates := range []string{`["same"]`, `["br"]`, `["same","br"]`} {
+					if engine == configurator.EngineNative && !short.Has(t, i+j, 3) {
+						continue
+					}
 					add := w.env("ADD", "c1")
 					conf := ours(version, `"delegates":`+delegates)
 					var result struct {

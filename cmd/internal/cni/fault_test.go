@@ -17,6 +17,7 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
+	"github.com/allocnet/allocnet/internal/testing/short"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -51,21 +52,24 @@ func TestPluginErrors(t *testing.T) {
 // gets the rest of the error.
 func TestPluginQuotes(t *testing.T) {
 	for _, engine := range []configurator.Engine{configurator.EngineNative, configurator.EngineExec} {
-		for name, script := range map[string]string{
-			"it is all":   "cat",
-			"a section":   `printf 'cannot use {"password":"%s"}' hunter2`,
-			"to stderr":   "cat >&2",
-			"with words":  `printf 'got '; cat; printf ' of all'`,
-			"cut off":     `printf 'got '; head -c -9`,
-			"as an error": `printf '{"code":123,"msg":"got %s of all"}' "$(sed 's/"/\\"/g')"`,
-			"in details":  `printf '{"code":123,"msg":"no","details":"got %s of all"}' "$(sed 's/"/\\"/g')"`,
+		for i, quote := range []struct{ name, script string }{
+			{"it is all", "cat"},
+			{"a section", `printf 'cannot use {"password":"%s"}' hunter2`},
+			{"to stderr", "cat >&2"},
+			{"with words", `printf 'got '; cat; printf ' of all'`},
+			{"cut off", `printf 'got '; head -c -9`},
+			{"as an error", `printf '{"code":123,"msg":"got %s of all"}' "$(sed 's/"/\\"/g')"`},
+			{"in details", `printf '{"code":123,"msg":"no","details":"got %s of all"}' "$(sed 's/"/\\"/g')"`},
 		} {
-			t.Run(string(engine)+" "+name, func(t *testing.T) {
+			t.Run(string(engine)+" "+quote.name, func(t *testing.T) {
+				if engine == configurator.EngineExec {
+					short.InTurn(t, i, 4)
+				}
 				w := newWorkspace(t, engine)
-				text := "#!/bin/sh\n[ $CNI_COMMAND = ADD ] || exit 0\n" + script + "\nexit 1\n"
+				text := "#!/bin/sh\n[ $CNI_COMMAND = ADD ] || exit 0\n" + quote.script + "\nexit 1\n"
 				require.NoError(t, os.WriteFile(filepath.Join(w.dir, "bin", "quotes"), []byte(text), 0o755))
 				e := w.refuse(w.env("ADD", "c1"), ours("1.0.0", `"plugins":[{"type":"quotes","password":"`+secret+`"}]`))
-				if name != "it is all" || engine == configurator.EngineNative { // go-cni takes this for an empty error
+				if quote.name != "it is all" || engine == configurator.EngineNative { // go-cni takes this for an empty error
 					require.Contains(t, e.Msg+e.Details, "{...}")
 				}
 			})
