@@ -270,11 +270,7 @@ func TestChurn(t *testing.T) {
 		})
 	}
 	t.Cleanup(func() { stop(); workers.Wait() })
-	rounds := 10
-	if testing.Short() {
-		rounds = 4
-	}
-	for range rounds {
+	for range 10 {
 		r.healthy()
 	}
 }
