@@ -19,13 +19,15 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-const crowd = 200
-
 // TestParallel sets up, checks and tears down many allocations concurrently.
 // All are on one bridge and publish ports. No two get the same address, and
 // nothing is left.
 func TestParallel(t *testing.T) {
 	privhost.Require(t)
+	crowd := 200
+	if testing.Short() {
+		crowd = 80
+	}
 	state := filepath.Join(t.TempDir(), "state")
 	shared := func(line string) bool {
 		return strings.HasPrefix(line, "file "+state+"/") && !strings.Contains(line, "/allocs/")
