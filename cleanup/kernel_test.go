@@ -142,8 +142,9 @@ func TestForceWithoutResult(t *testing.T) {
 // TestForceStaticWithoutResult: without leases and results, the addresses are
 // derived from the rules.
 func TestForceStaticWithoutResult(t *testing.T) {
-	for _, backend := range []string{"iptables", "nftables"} {
+	for i, backend := range []string{"iptables", "nftables"} {
 		t.Run(backend, func(t *testing.T) {
+			short.InTurn(t, i, 2)
 			h := newTestHost(t)
 			n := network{name: "n", kind: "bridge", backend: backend, subnets: []string{subnet4, subnet6}}
 			n.ipam = `{"type": "static", "addresses": [{"address": "10.77.0.3/24"}, {"address": "fd00:77::3/64"}]}`
@@ -263,8 +264,9 @@ func TestForceOneOfTwoNetworks(t *testing.T) {
 // TestForceKeepsReleasedAddress: an address that was released and assigned
 // again belongs to the new allocation.
 func TestForceKeepsReleasedAddress(t *testing.T) {
-	for _, backend := range []string{"iptables", "nftables"} {
+	for i, backend := range []string{"iptables", "nftables"} {
 		t.Run(backend, func(t *testing.T) {
+			short.InTurn(t, i, 2)
 			h := newTestHost(t)
 			n := network{name: "n", kind: "bridge", backend: backend}
 			n.ipam = fmt.Sprintf(`{"type": "host-local", "dataDir": %q,
@@ -291,8 +293,9 @@ func TestForceKeepsReleasedAddress(t *testing.T) {
 // TestForceKeepsAddressOfMasquerade: without leases, another allocation's
 // masquerading shows who has the address.
 func TestForceKeepsAddressOfMasquerade(t *testing.T) {
-	for _, backend := range []string{"iptables", "nftables"} {
+	for i, backend := range []string{"iptables", "nftables"} {
 		t.Run(backend, func(t *testing.T) {
+			short.InTurn(t, i, 2)
 			h := newTestHost(t)
 			n := network{name: "n", kind: "ptp", backend: backend}
 			n.ipam = `{"type": "static", "addresses": [{"address": "10.77.0.5/24", "gateway": "10.77.0.1"}]}`
@@ -321,7 +324,7 @@ func TestForceConcurrently(t *testing.T) {
 			h.force(h.add(n, "first", testPorts)) // creates the shared chains
 			before, others := h.snapshot(), h.audit(other)
 			var targets []Target
-			for i := range 10 {
+			for i := range 6 {
 				ports := []portmap.Mapping{{HostPort: 20000 + i, ContainerPort: 80, Protocol: "udp"}}
 				targets = append(targets, h.add(n, fmt.Sprintf("a%d", i), ports))
 			}
