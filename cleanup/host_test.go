@@ -20,10 +20,13 @@ import (
 	"github.com/allocnet/allocnet/internal/retry"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/refplugins"
+	"github.com/allocnet/allocnet/internal/testing/shard"
 	"github.com/allocnet/allocnet/portmap"
 )
 
-func TestMain(m *testing.M) { os.Exit(privhost.Main(m)) }
+func TestMain(m *testing.M) {
+	os.Exit(shard.Main(m, 2, func() int { return privhost.Main(m) }))
+}
 
 // network describes a conflist of reference plugins.
 type network struct {
