@@ -17,6 +17,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/internal/testing/refplugins"
+	"github.com/allocnet/allocnet/internal/testing/short"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -107,23 +108,27 @@ func bridgedWithForeign(t *testing.T, e Engine, more string) *testHost {
 // TestTeardownOfAPoisonedRecord: an earlier version recorded requests that
 // cannot be passed to plugins.
 func TestTeardownOfAPoisonedRecord(t *testing.T) {
-	for _, e := range []Engine{EngineExec, EngineNative} {
-		for name, poison := range map[string]func(*record.Record){
-			"prevResult": func(r *record.Record) {
+	for k, e := range []Engine{EngineExec, EngineNative} {
+		for i, test := range []struct {
+			name   string
+			poison func(*record.Record)
+		}{
+			{"prevResult", func(r *record.Record) {
 				r.Previous = json.RawMessage(`{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.2/24","interface":1}]}`)
-			},
-			"args": func(r *record.Record) { r.Args = append(r.Args, [2]string{"K", strings.Repeat("x", 3<<20)}) },
-			"capability": func(r *record.Record) {
+			}},
+			{"args", func(r *record.Record) { r.Args = append(r.Args, [2]string{"K", strings.Repeat("x", 3<<20)}) }},
+			{"capability", func(r *record.Record) {
 				r.Capabilities = map[string]json.RawMessage{"ipRanges": json.RawMessage("[[]]")}
-			},
+			}},
 		} {
-			t.Run(string(e)+" "+name, func(t *testing.T) {
+			t.Run(string(e)+" "+test.name, func(t *testing.T) {
+				short.InTurn(t, i+k, 2)
 				h := bridgedWithForeign(t, e, "")
 				a := h.alloc("a")
 				p, err := h.planSetup(&a)
 				require.NoError(t, err)
 				require.NoError(t, h.complete(p))
-				poison(p.Record)
+				test.poison(p.Record)
 				require.NoError(t, h.reserve(t.Context(), p))
 				_, err = h.Setup(t.Context(), a)
 				require.NoError(t, err, "what it left is taken down first")

@@ -202,7 +202,7 @@ func (h *testHost) waitForCommand(command string) {
 	require.Eventually(h.t, func() bool {
 		commands, err := fakeplugin.Commands(h.log)
 		return err == nil && strings.Contains(strings.Join(commands, "\n"), command)
-	}, 20*time.Second, 2*time.Millisecond)
+	}, 20*time.Second, 10*time.Millisecond)
 }
 
 // requireReport compares the report of a GC with one without records. The

@@ -737,7 +737,7 @@ func TestSlotNotRemoved(t *testing.T) {
 				return !slices.ContainsFunc(slots, func(id string) bool { return slices.Contains(ids, id) })
 			}
 			if by == "the pool" {
-				require.Eventually(t, gone, 20*time.Second, time.Millisecond)
+				require.Eventually(t, gone, 20*time.Second, 20*time.Millisecond)
 			} else {
 				other := h.restarted()
 				require.NoError(t, other.ClosePools())

@@ -58,6 +58,10 @@ func TestRestore(t *testing.T) {
 	veth := func(i int) string {
 		return names.Owner{Network: allocs[i].Networks[0], ID: allocs[i].ID, IfName: "eth0", Instance: h.instance}.Veth()
 	}
+	see := func() string {
+		return output(t, `ip -o -br link show type bridge | sed 's/<.*//'; ip -br -4 address | sed 's/@[^ ]*//' | sort; ip -br -6 address | sed 's/@[^ ]*//' | grep -v brtest | sort; ip route | sort; nft list table ip allocnet | sort; bridge link show | sed 's/.*master/master/' | sort`)
+	}
+	before := see()
 	all := []string{"a0", "a1", "a2", "a3"}
 	bridged := []string{"a0", "a2"}
 	for name, test := range map[string]struct {
@@ -81,16 +85,12 @@ func TestRestore(t *testing.T) {
 		"the accept rule":       {[]string{"iptables -D FORWARD -m comment --comment allocnet -j ALLOCNET-FORWARD"}, []string{"a0"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			see := func() string {
-				return output(t, `ip -o -br link show type bridge | sed 's/<.*//'; ip -br -4 address | sed 's/@[^ ]*//' | sort; ip -br -6 address | sed 's/@[^ ]*//' | grep -v brtest | sort; ip route | sort; nft list table ip allocnet | sort; bridge link show | sed 's/.*master/master/' | sort`)
-			}
-			before := see()
 			do(t, test.damage...)
 			report, err := h.Restore(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, &RestoreReport{Restored: test.want}, report)
 			// The kernel notices a little later that a link is up.
-			if !assert.Eventually(t, func() bool { return see() == before }, 30*time.Second, 20*time.Millisecond) {
+			if !assert.Eventually(t, func() bool { return see() == before }, 30*time.Second, 100*time.Millisecond) {
 				require.Equal(t, before, see())
 			}
 			for _, a := range allocs {

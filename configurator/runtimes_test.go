@@ -7,6 +7,8 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/testing/short"
 )
 
 // cached writes a file into libcni's cache, which runtimes share.
@@ -29,20 +31,22 @@ func cacheOf(id, network string) string {
 // contains its result until its DEL. If the cache cannot be read, nothing is
 // removed, and the plugins' GC does not run.
 func TestGCLeavesRuntimesAttachmentsAlone(t *testing.T) {
-	for _, version := range []string{"1.0.0", "1.1.0"} {
-		for name, c := range map[string]struct {
+	for v, version := range []string{"1.0.0", "1.1.0"} {
+		for i, c := range []struct {
+			name          string
 			file, content string
 			stays         bool
 		}{
-			"its own":                    {"net-a-eth0", cacheOf("a", "net"), true},
-			"in another network":         {"other-a-eth0", cacheOf("a", "other"), true},
-			"old version":                {"net-a-eth0", `{"cniVersion":"0.3.1"}`, true},
-			"cut short":                  {"net-a-eth0", `{"kind":`, true},
-			"container of that name":     {"net-a-b-eth0", cacheOf("a-b", "net"), false},
-			"network of that name":       {"net-a-c-eth0", cacheOf("c", "net-a"), false},
-			"another's, of old versions": {"net-c-eth0", `{"cniVersion":"0.3.1"}`, false},
+			{"its own", "net-a-eth0", cacheOf("a", "net"), true},
+			{"in another network", "other-a-eth0", cacheOf("a", "other"), true},
+			{"old version", "net-a-eth0", `{"cniVersion":"0.3.1"}`, true},
+			{"cut short", "net-a-eth0", `{"kind":`, true},
+			{"container of that name", "net-a-b-eth0", cacheOf("a-b", "net"), false},
+			{"network of that name", "net-a-c-eth0", cacheOf("c", "net-a"), false},
+			{"another's, of old versions", "net-c-eth0", `{"cniVersion":"0.3.1"}`, false},
 		} {
-			t.Run(version+" "+name, func(t *testing.T) {
+			t.Run(version+" "+c.name, func(t *testing.T) {
+				short.InTurn(t, v+i, 2)
 				h, leases := nativeHost(t, version)
 				a := h.alloc("a")
 				_, err := h.Setup(t.Context(), a)
