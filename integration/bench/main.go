@@ -3,7 +3,8 @@
 //
 //	go run ./integration/bench -json bench.json -svg bench.svg
 //
-// With -from it measures nothing, and reads the JSON of an earlier run.
+// With -from it measures nothing, and reads the JSON of an earlier run. At the end, it lists what got worse against
+// the recorded results.
 package main
 
 import (
@@ -27,6 +28,7 @@ type options struct {
 	bench.Options
 	only      string
 	from      string
+	recorded  string
 	json, svg string
 }
 
@@ -36,6 +38,7 @@ func main() {
 	flag.IntVar(&o.N, "n", 0, "samples of single operations; 0 leaves it to the run")
 	flag.StringVar(&o.only, "only", "", "comma-separated measurements: "+strings.Join(bench.Groups(), ","))
 	flag.StringVar(&o.from, "from", "", "read the report from this file instead of measuring")
+	flag.StringVar(&o.recorded, "recorded", filepath.Join("integration", "bench", "results.json"), "list what got worse since this report, a path relative to the module; nothing if empty")
 	flag.StringVar(&o.json, "json", "", "write the report to this file as JSON")
 	flag.StringVar(&o.svg, "svg", "", "write the report to this file as a chart")
 	flag.StringVar(&o.Plugins, "plugins", os.Getenv("CNI_PATH"), "directory of the reference plugins; default $CNI_PATH, else bin/cni of the module")
@@ -71,6 +74,9 @@ func (o *options) measure() (*bench.Report, error) {
 // finish writes the report, unless there is an error, and returns the exit status.
 func (o *options) finish(r *bench.Report, err error) int {
 	if err == nil {
+		err = o.compare(r)
+	}
+	if err == nil {
 		err = o.write(r, os.Stdout)
 	}
 	if err != nil {
@@ -78,4 +84,20 @@ func (o *options) finish(r *bench.Report, err error) int {
 		return 1
 	}
 	return 0
+}
+
+// compare compares the report with the recorded one.
+func (o *options) compare(r *bench.Report) error {
+	if o.recorded == "" {
+		return nil
+	}
+	name := o.recorded
+	if !filepath.IsAbs(name) {
+		name = filepath.Join(o.Module, name)
+	}
+	recorded, err := bench.ReadFile(name)
+	if err == nil {
+		r.Compare(recorded)
+	}
+	return err
 }

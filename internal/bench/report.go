@@ -61,6 +61,8 @@ type Report struct {
 	Targets  []Target  `json:"targets,omitempty"`
 	// Skipped has the systems that could not be measured, with the reason.
 	Skipped map[string]string `json:"skipped,omitempty"`
+	// Comparison is nil unless Compare was called.
+	Comparison *Comparison `json:"comparison,omitempty"`
 }
 
 // Machine describes the machine of a run.

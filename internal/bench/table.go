@@ -7,7 +7,7 @@ import (
 )
 
 // WriteTable writes all measures, each with its ratio to the baseline and to
-// exec if they exist, and then the targets.
+// exec if they exist, then the targets, and then what got worse if Compare was called.
 func (r *Report) WriteTable(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "%s\n\n", r.Machine)
@@ -27,6 +27,9 @@ func (r *Report) WriteTable(w io.Writer) error {
 	}
 	for _, target := range r.Targets {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", target.What, target.value(), target.bound(), target.Verdict)
+	}
+	if r.Comparison != nil {
+		r.Comparison.writeTable(t)
 	}
 	return t.Flush()
 }
