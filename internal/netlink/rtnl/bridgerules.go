@@ -1,14 +1,13 @@
 package rtnl
 
 import (
-	"errors"
+	"context"
 	"fmt"
-	"io/fs"
-	"os"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/internal/netlink/netfilter"
 	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
@@ -19,16 +18,14 @@ const (
 	bridgeCallsIPv6 = 37 // IFLA_BR_NF_CALL_IP6TABLES
 )
 
-// bridgeNetfilter exists if the kernel can do that: it has br_netfilter.
-const bridgeNetfilter = "/proc/sys/net/bridge/bridge-nf-call-iptables"
-
-// ErrNoBridgeNetfilter: the kernel has no br_netfilter, or has not loaded it.
-var ErrNoBridgeNetfilter = errors.New("the kernel does not apply rules to packets within a bridge: load its module with `modprobe br_netfilter`")
-
-// EnsureBridgeRules makes packets between the ports of a bridge pass the rules of the host.
-func (h *Host) EnsureBridgeRules(bridge string) error {
+// EnsureBridgeRules makes packets between the ports of a bridge pass the rules of the host. It has the kernel load
+// what it needs for that.
+func (h *Host) EnsureBridgeRules(ctx context.Context, bridge string) error {
+	if err := netfilter.LoadBridgeNetfilter(ctx); err != nil {
+		return err
+	}
 	err := h.CheckBridgeRules(bridge)
-	if err == nil || errors.Is(err, ErrNoBridgeNetfilter) || IsNotFound(err) {
+	if err == nil || IsNotFound(err) {
 		return err
 	}
 	index, err := h.Index(bridge)
@@ -50,8 +47,8 @@ func (h *Host) EnsureBridgeRules(bridge string) error {
 
 // CheckBridgeRules returns an error if EnsureBridgeRules has something to do.
 func (h *Host) CheckBridgeRules(bridge string) error {
-	if _, err := os.Lstat(bridgeNetfilter); errors.Is(err, fs.ErrNotExist) {
-		return ErrNoBridgeNetfilter
+	if !netfilter.HasBridgeNetfilter() {
+		return netfilter.ErrNoBridgeNetfilter
 	}
 	calls := [2]bool{}
 	err := get(&h.conns, byName(bridge), func(answer []byte) {

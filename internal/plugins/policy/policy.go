@@ -178,7 +178,7 @@ func (a *attachment) callRules(ctx context.Context, guard func(context.Context, 
 	if err := guard(ctx, ruleset.Bridge); err != nil {
 		return err
 	}
-	return a.args.Host.Kernel.EnsureBridgeRules(a.bridge)
+	return a.args.Host.Kernel.EnsureBridgeRules(ctx, a.bridge)
 }
 
 // restoreRules is callRules that also restores what is missing in the table of the source guard.
