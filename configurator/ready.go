@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/exhausted"
+	"github.com/allocnet/allocnet/internal/features"
 	"github.com/allocnet/allocnet/internal/plan"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/record"
@@ -19,8 +20,8 @@ import (
 
 // Ready verifies the requirements of a Setup: the networks of the Config exist, their plugins
 // are installed and report that they are ready (CNI STATUS, specification 1.1), the process
-// has the privileges, and the state directory is writable. Ready creates the state directory
-// if it does not exist. It joins all errors.
+// has the privileges, the kernel has what the plugins need, which is tried once, and the state
+// directory is writable. Ready creates the state directory if it does not exist. It joins all errors.
 func (c *Configurator) Ready(ctx context.Context) error { return c.ReadyFor(ctx, Allocation{}) }
 
 // ReadyFor is Ready for the networks of one allocation. It uses only Networks, Conflists and
@@ -30,9 +31,13 @@ func (c *Configurator) ReadyFor(ctx context.Context, a Allocation) error {
 		a.Networks = c.cfg.Networks
 	}
 	networks, err := c.namedNetworks(a.Networks, a.Conflists)
-	errs := []error{c.requirePrivileges(), c.stateWritable(), err}
+	unprivileged := c.requirePrivileges()
+	errs := []error{unprivileged, c.stateWritable(), err}
 	for _, n := range networks {
 		errs = append(errs, c.networkReady(ctx, n, a.PluginDirs))
+	}
+	if unprivileged == nil {
+		errs = append(errs, features.Require(ctx, networks))
 	}
 	return errors.Join(errs...)
 }

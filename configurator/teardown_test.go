@@ -3,8 +3,10 @@ package configurator
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/internal/features"
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
@@ -282,6 +285,19 @@ func TestReady(t *testing.T) {
 	require.NoError(t, os.RemoveAll(h.cfg.StateDir))
 	require.NoError(t, os.WriteFile(h.cfg.StateDir, nil, 0o600))
 	require.ErrorContains(t, h.Ready(t.Context()), "state directory")
+}
+
+// TestReadyKernel: what the kernel lacks for a network is named.
+func TestReadyKernel(t *testing.T) {
+	h := newTestHost(t)
+	h.file("10-net.conflist", `{"cniVersion": "1.0.0", "name": "net", "plugins": [{"type": "bridge", "vlan": 7}]}`)
+	lacks := exec.Command("sh", "-c", "ip link add x type bridge vlan_filtering 1 && ip link del x").Run() != nil
+	var missing *features.Missing
+	require.Equal(t, lacks, errors.As(h.Ready(t.Context()), &missing))
+	if lacks {
+		require.Contains(t, missing.Error(), "the kernel has no bridge VLAN filtering")
+		require.Equal(t, []string{"net"}, missing.Networks)
+	}
 }
 
 func TestNetworks(t *testing.T) {
