@@ -214,7 +214,11 @@ func TestStateLost(t *testing.T) {
 // TestCycles: repeated operations do not increase the descriptors or threads of
 // an embedding process.
 func TestCycles(t *testing.T) {
-	const cycles, atOnce = 2000, 50
+	const atOnce = 50
+	cycles := 2000
+	if testing.Short() {
+		cycles = 500
+	}
 	h := newHost(t, configurator.EngineNative, func(c *configurator.Config) { c.Logger = nil })
 	h.Network("net", testbed.Chain("ptp", testbed.V4Only, "")...)
 	var allocs []configurator.Allocation
