@@ -55,6 +55,9 @@ func testKilled(t *testing.T, w testbed.Way, main string) {
 	times, most := testbed.CampaignSize(10, 250), 500*time.Millisecond
 	if w == testbed.Native { // operations are much shorter
 		times, most = testbed.CampaignSize(30, 500), 60*time.Millisecond
+		if testing.Short() {
+			times = 8 // integration/crash kills the operations at chosen points
+		}
 	}
 	h := newHost(t, w.Engine)
 	h.Network("net", append(testbed.Chain(main, testbed.Dual, w.Backend), map[string]any{"type": "tuning", "mtu": 1400},

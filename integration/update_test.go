@@ -102,7 +102,7 @@ func TestUpdateIsAtomic(t *testing.T) {
 		}
 	})
 	enough := func() bool { return t.Failed() || asked[0].Load() >= 20 && asked[1].Load() >= 20 }
-	for i := 0; i < 100 || !enough(); i++ {
+	for i := 0; i < 40 || !enough(); i++ {
 		_, err := h.Update(h.Context(), a.ID, configurator.Change{
 			Unpublish: []portmap.Port{testbed.TCPPort(8080, 0)}, Publish: []portmap.Port{testbed.TCPPort(8080, 82-i%2)},
 		})
