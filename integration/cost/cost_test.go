@@ -155,7 +155,7 @@ func run(t *testing.T, m measurement) map[string]*count {
 	of := map[string]*count{}
 	for operation, list := range counted {
 		require.Len(t, list, rounds, operation)
-		of[operation] = usual(list)
+		of[operation] = least(list)
 	}
 	require.NotEmpty(t, of)
 	return of

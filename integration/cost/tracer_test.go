@@ -25,29 +25,28 @@ type count struct {
 	byNumber     map[uint64]int
 }
 
-// usual returns the median of each number of several counts of one operation: the Go runtime, work in the
-// background and caches that expire add to some of them.
-func usual(list []*count) *count {
-	median := func(of func(c *count) int) int {
-		var all []int
+// least returns the minimum of each number of several counts of one operation: the Go runtime, work in the
+// background, caches that expire and waits on a busy machine add to some of them.
+func least(list []*count) *count {
+	minimum := func(of func(c *count) int) int {
+		lowest := of(list[0])
 		for _, c := range list {
-			all = append(all, of(c))
+			lowest = min(lowest, of(c))
 		}
-		slices.Sort(all)
-		return all[len(all)/2]
+		return lowest
 	}
 	u := &count{byNumber: map[uint64]int{}}
 	for _, c := range list {
 		for nr := range c.byNumber {
-			u.byNumber[nr] = median(func(c *count) int { return c.byNumber[nr] })
+			u.byNumber[nr] = minimum(func(c *count) int { return c.byNumber[nr] })
 		}
 	}
 	for _, n := range u.byNumber {
 		u.calls += n
 	}
-	u.messages = median(func(c *count) int { return c.messages })
-	u.transactions = median(func(c *count) int { return c.transactions })
-	u.files = median(func(c *count) int { return c.files })
+	u.messages = minimum(func(c *count) int { return c.messages })
+	u.transactions = minimum(func(c *count) int { return c.transactions })
+	u.files = minimum(func(c *count) int { return c.files })
 	return u
 }
 

@@ -160,6 +160,7 @@ func TestSpoofCheckCheck(t *testing.T) {
 	native.t = t
 	privhost.Require(t, "nft")
 	defer os.RemoveAll("/var/lib/cni/networks")
+	output(t, "nft", "flush", "ruleset") // what another test has left, as the first change does
 	conf := spoofChecked()
 	a := sandboxed(t, "checked")
 	conf = withResult(t, conf, native.add(a, conf))

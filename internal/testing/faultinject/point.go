@@ -130,7 +130,7 @@ func mounts(at int) func(*caller, string) (*Point, error) {
 // existing file for writing does not change it yet.
 func (c *caller) open(name string) (*Point, error) {
 	path, err := c.path(0)
-	if err != nil || strings.HasPrefix(path, "/proc/") || strings.HasPrefix(path, "/dev/") {
+	if err != nil || strings.HasPrefix(path, "/proc/") || isDevice(path) {
 		return nil, err
 	}
 	flags := c.args[2]
@@ -144,6 +144,11 @@ func (c *caller) open(name string) (*Point, error) {
 	return nil, nil
 }
 
+// isDevice reports whether a path leads to a device. The files below /dev/shm are like others.
+func isDevice(path string) bool {
+	return strings.HasPrefix(path, "/dev/") && !strings.HasPrefix(path, "/dev/shm/")
+}
+
 // write returns a point if the descriptor leads to something that other
 // processes can see.
 func (c *caller) write(name string) (*Point, error) {
@@ -154,7 +159,7 @@ func (c *caller) write(name string) (*Point, error) {
 	switch {
 	case strings.HasPrefix(target, "/proc/sys/"):
 		return &Point{Kind: Sysctl, Call: name, Object: target}, nil
-	case strings.HasPrefix(target, "/proc/"), strings.HasPrefix(target, "/dev/"), strings.HasPrefix(target, "/memfd:"):
+	case strings.HasPrefix(target, "/proc/"), isDevice(target), strings.HasPrefix(target, "/memfd:"):
 		return nil, nil
 	case filepath.IsAbs(target):
 		return &Point{Kind: File, Call: name, Object: target}, nil
