@@ -121,8 +121,8 @@ endif
 # Packages mostly wait for the kernel, so more run at once than there are cores. Those that take the longest
 # begin first. lint has run go vet already.
 GOTEST   = go test $(RACE) $(SHORT) -vet=off -count=1 -timeout 40m -p 8
-LONGEST := ./integration/daemon ./configurator ./integration ./integration/policy ./integration/docs ./integration/crash \
-           ./cmd/allocnet-plugins ./internal/netlink/ruleset ./internal/plugins/builtin ./cmd/allocnet ./cmd/allocnetd
+LONGEST := ./integration ./integration/daemon ./cmd/allocnet-plugins ./configurator ./integration/policy ./integration/crash \
+           ./integration/cost ./internal/netlink/ruleset ./internal/plugins/builtin ./cmd/allocnet ./cmd/allocnetd
 # Packages whose tests need neither root nor a private host.
 PLAIN    = $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' $(ALL) | grep -v -e testing/privhost -e testing/testbed | cut -d' ' -f1)
 

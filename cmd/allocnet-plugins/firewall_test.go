@@ -32,8 +32,13 @@ func TestOpeningIsRecognised(t *testing.T) {
 	runs := func(id string) string {
 		require.NoError(t, os.RemoveAll(log))
 		conf := `{"cniVersion":"1.0.0","name":"n","prevResult":{"cniVersion":"1.0.0","ips":[{"address":"10.9.0.2/24"}]}}`
-		env := append(changed("ADD", links, namespace(t, id), []string{"CNI_CONTAINERID=" + id}), path)
-		require.Zero(t, call(t, links, "firewall", conf, env...).exit)
+		netns := namespace(t, id)
+		call := func(command string) {
+			env := append(changed(command, links, netns, []string{"CNI_CONTAINERID=" + id}), path)
+			require.Zero(t, call(t, links, "firewall", conf, env...).exit)
+		}
+		call("ADD")
+		defer call("DEL") // removes the element; the log has been read by then
 		data, err := os.ReadFile(log)
 		if err != nil {
 			require.ErrorIs(t, err, os.ErrNotExist)

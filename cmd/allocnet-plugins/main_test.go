@@ -28,6 +28,7 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/programs"
 	"github.com/allocnet/allocnet/internal/testing/refplugins"
+	"github.com/allocnet/allocnet/internal/testing/shard"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -46,7 +47,7 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(privhost.Main(builder{m}))
+	os.Exit(shard.Main(m, 3, func() int { return privhost.Main(builder{m}) }))
 }
 
 // builder prepares the programs before the tests run. It runs all tests twice: with links

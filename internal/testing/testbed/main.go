@@ -23,7 +23,7 @@ var PluginDir string
 // the environment has the variable. They do not return.
 type Roles map[string]func()
 
-// Main runs the tests of a package on private hosts, three at once, and returns the exit
+// Main runs the tests of a package on private hosts, four at once, and returns the exit
 // status. Call it in TestMain. A process that an engine starts as a native plugin is
 // that plugin, and one that a test starts for a role has that role.
 func Main(m *testing.M, roles Roles) int {
@@ -40,7 +40,7 @@ func Main(m *testing.M, roles Roles) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	return shard.Main(m, 3, func() int { return privhost.Main(m) })
+	return shard.Main(m, 4, func() int { return privhost.Main(m) })
 }
 
 // DropIns returns a directory with the native plugins as binaries, and with
