@@ -221,6 +221,9 @@ func (h *Host) leftoversOf(ctx context.Context, r *configurator.Record) ([]Findi
 		alloc.Networks = append(alloc.Networks, n.Network)
 	}
 	found, recorded, err := h.Service.AuditWithRecord(ctx, alloc)
+	if err == nil && recorded == nil && len(found) > 0 { // a slot may have been taken and removed during the audit
+		found, recorded, err = h.Service.AuditWithRecord(ctx, alloc)
+	}
 	switch {
 	case errors.Is(err, configurator.ErrSetUp): // another allocation has taken it from a pool
 		return nil, nil
