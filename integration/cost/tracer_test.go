@@ -76,7 +76,7 @@ type tracer struct {
 	now      *count
 	last     map[int][]byte      // the last requests to each socket
 	again    map[int]bool        // the last requests to the socket repeat others
-	opening  map[int]bool        // threads that open a setting
+	opens    map[int]bool        // threads that open a setting
 	settings map[int]bool        // descriptors of settings
 	counted  map[string][]*count // by the name of the mark
 	threads  map[int]bool
@@ -90,7 +90,7 @@ func trace(cmd *exec.Cmd) (map[string][]*count, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	t := &tracer{pid: cmd.Process.Pid, counted: map[string][]*count{}, opening: map[int]bool{}, threads: map[int]bool{cmd.Process.Pid: true}}
+	t := &tracer{pid: cmd.Process.Pid, counted: map[string][]*count{}, opens: map[int]bool{}, threads: map[int]bool{cmd.Process.Pid: true}}
 	err := t.run()
 	if err != nil {
 		_ = cmd.Process.Kill()
@@ -209,7 +209,7 @@ func (t *tracer) call(tid int, nr uint64, args [6]uint64) {
 		}
 	case unix.SYS_OPENAT:
 		if strings.HasPrefix(t.text(args[1]), "/proc/sys/") {
-			t.opening[tid] = true
+			t.opens[tid] = true
 			return
 		}
 		if args[2]&(unix.O_WRONLY|unix.O_RDWR|unix.O_CREAT) != 0 && !strings.HasPrefix(t.text(args[1]), "/proc/") {
@@ -242,10 +242,10 @@ func (t *tracer) begin(name string) {
 // ended notes the descriptor of a setting of the kernel that a thread has opened. How often these are opened and read
 // is not counted, as what was read is valid for a time; what is written to them is.
 func (t *tracer) ended(tid int, result int64) {
-	if t.opening[tid] && result >= 0 && t.settings != nil {
+	if t.opens[tid] && result >= 0 && t.settings != nil {
 		t.settings[int(result)] = true
 	}
-	delete(t.opening, tid)
+	delete(t.opens, tid)
 }
 
 // sent counts the netlink messages in what is sent to a socket. It returns false if they repeat the ones
