@@ -4,9 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
+
+	"github.com/google/nftables"
 )
 
 // ruleset is the output of iptables-save or ip6tables-save.
@@ -16,11 +20,14 @@ type ruleset struct {
 	lines  []string        // "table rule"
 }
 
-// iptables collects the rules that iptables lists. It returns the names of the
-// nftables tables that this covers, such as "ip nat".
-func (c *collector) iptables() (covered map[string]bool, err error) {
+// iptables collects the rules that iptables lists. tables are those of nftables. It returns the
+// names of those that this covers, such as "ip nat".
+func (c *collector) iptables(tables []*nftables.Table) (covered map[string]bool, err error) {
 	covered = map[string]bool{}
 	for family, program := range map[string]string{"ip": "iptables-save", "ip6": "ip6tables-save"} {
+		if !hasTables(tables, family) {
+			continue
+		}
 		output, err := save(program)
 		if err != nil {
 			return nil, err
@@ -36,6 +43,22 @@ func (c *collector) iptables() (covered map[string]bool, err error) {
 	}
 	return covered, nil
 }
+
+// hasTables reports whether the iptables of a family, "ip" or "ip6", has anything to list: a table
+// in nftables, or one of the legacy variant. To start the program takes longer than to look.
+func hasTables(tables []*nftables.Table, family string) bool {
+	if slices.ContainsFunc(tables, func(t *nftables.Table) bool {
+		return tableTitle(t) == family+" "+t.Name && slices.Contains(tableNames, t.Name)
+	}) {
+		return true
+	}
+	// The kernel has the file once the legacy variant's module is loaded.
+	legacy, err := os.ReadFile("/proc/thread-self/net/" + family + "_tables_names")
+	return err == nil && len(legacy) > 0
+}
+
+// tableNames are the tables that iptables can have.
+var tableNames = []string{"filter", "nat", "mangle", "raw", "security"}
 
 // save runs a save program. It returns no output if the program is not
 // installed, because then no rules were made with it.

@@ -17,10 +17,6 @@ import (
 // nftables collects all rules of the host. The tables that iptables can list
 // are shown in the syntax of iptables, because it is better known.
 func (c *collector) nftables() error {
-	covered, err := c.iptables()
-	if err != nil {
-		return err
-	}
 	conn, err := nftables.New()
 	if err != nil {
 		return fmt.Errorf("open nftables: %w", err)
@@ -28,6 +24,10 @@ func (c *collector) nftables() error {
 	tables, err := conn.ListTables()
 	if err != nil {
 		return fmt.Errorf("list tables: %w", err)
+	}
+	covered, err := c.iptables(tables)
+	if err != nil {
+		return err
 	}
 	chains, err := conn.ListChains()
 	if err != nil {

@@ -44,6 +44,7 @@ func TestChanges(t *testing.T) {
 	for _, changes := range [][]change{linkChanges, ruleChanges, nftChanges, fileChanges} {
 		for _, change := range changes {
 			t.Run(change.name, func(t *testing.T) {
+				require.NoError(t, os.RemoveAll("/run/xtables.lock")) // of another test
 				before := take(t, Options{})
 				t.Cleanup(func() {
 					change.undo(t)
@@ -433,6 +434,8 @@ func TestIptablesMissing(t *testing.T) {
 
 func TestIptablesFails(t *testing.T) {
 	privhost.Require(t)
+	iptables(t, "iptables -N CNI-5ad8")
+	t.Cleanup(func() { flushNftables(t) })
 	dir := t.TempDir()
 	for _, program := range []string{"iptables-save", "ip6tables-save"} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, program), []byte("#!/bin/sh\necho broken >&2; exit 3\n"), 0o700))
@@ -443,6 +446,21 @@ func TestIptablesFails(t *testing.T) {
 	require.ErrorContains(t, err, "exit status 3: broken")
 	var exit *exec.ExitError
 	require.ErrorAs(t, err, &exit)
+}
+
+// TestIptablesLegacy: the rules of the legacy variant are not in nftables.
+func TestIptablesLegacy(t *testing.T) {
+	privhost.Require(t, "iptables-legacy-save", "ip6tables-legacy-save")
+	dir := t.TempDir()
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	for name, family := range map[string]string{"iptables": "ip", "ip6tables": "ip6"} {
+		program, err := exec.LookPath(name + "-legacy-save")
+		require.NoError(t, err)
+		require.NoError(t, os.Symlink(program, filepath.Join(dir, name+"-save")))
+		iptables(t, name+"-legacy -N CNI-5ad8")
+		t.Cleanup(func() { iptables(t, name+"-legacy -X CNI-5ad8") })
+		require.Contains(t, take(t, Options{}).String(), "\niptables "+family+" filter :CNI-5ad8 -\n")
+	}
 }
 
 // TestTracked checks that connections of the selected addresses are compared,

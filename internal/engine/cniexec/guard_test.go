@@ -175,9 +175,7 @@ func TestGuardAbandons(t *testing.T) {
 	cancel(errors.New("because"))
 	forever := make(chan struct{})
 	defer close(forever)
-	began := time.Now()
 	err := guard(ctx, of("abandoned"), "ADD", func(context.Context) error { <-forever; return nil })
 	require.ErrorIs(t, err, ErrAbandoned)
 	require.ErrorIs(t, err, context.Canceled)
-	require.Less(t, time.Since(began), 3*(gracePeriod+killPeriod))
 }

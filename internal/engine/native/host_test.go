@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/google/nftables"
 	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
 
@@ -42,7 +43,13 @@ func newTestHost(t testing.TB) *testHost {
 	require.NoError(t, fakeplugin.Install(filepath.Join(dir, "bin"), fakes...))
 	s, err := sandbox.Create("web")
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, s.Destroy()) })
+	t.Cleanup(func() {
+		require.NoError(t, s.Destroy())
+		c, err := nftables.New()
+		require.NoError(t, err)
+		c.FlushRuleset()
+		require.NoError(t, c.Flush())
+	})
 	return &testHost{
 		Engine: native.New(hclog.NewNullLogger(), filepath.Join(dir, "state")),
 		t:      t, dir: dir, log: filepath.Join(dir, "log"), netns: s.Path(),

@@ -6,7 +6,7 @@
 //
 // The kernel has one table for all namespaces, and walking it takes most of the
 // time. The package does not walk the table for a namespace without entries. For
-// few entries it reads /proc, which takes no locks. Since Linux 6.12 the kernel can
+// few entries it reads /proc, for which the kernel takes no locks. Since Linux 6.12 the kernel can
 // delete by a filter in one walk. On older kernels the package lists the entries,
 // with the narrowest filter that the kernel supports, compares them, and deletes
 // them one by one.

@@ -28,7 +28,8 @@ type tuple struct {
 	protocol            uint8
 	source, destination netip.Addr
 	sourcePort, port    uint16 // port is that of the destination
-	icmpType            uint8
+	icmpType, icmpCode  uint8
+	icmpID              uint16
 }
 
 // each calls a function with the entries that the kernel lists for a filter. These can
@@ -52,10 +53,10 @@ func (c *Conn) each(ctx context.Context, f filter, use func(*entry)) error {
 	})
 }
 
-// deleteEach lists entries and deletes those that match.
+// deleteEach deletes the entries that match. The filter, which matches them too, shortens a list.
 func (c *Conn) deleteEach(ctx context.Context, f filter, match func(*entry) bool) error {
 	var keys [][]byte
-	err := c.each(ctx, f, func(e *entry) {
+	err := c.deletable(ctx, f, func(e *entry) {
 		if match(e) {
 			keys = append(keys, slices.Clone(e.key))
 		}

@@ -47,13 +47,17 @@ func (c *Conn) EndFlows(ctx context.Context, addresses []netip.Addr, networks []
 	for _, n := range networks {
 		families[family(n.Addr())] = true
 	}
-	concerns := func(a netip.Addr) bool {
+	within := func(a netip.Addr) bool {
 		return wanted[a] || slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(a) })
 	}
+	concerns := func(e *entry) bool { return within(e.source) || within(e.answers.source) }
 	var errs []error
 	for f := range families {
+		if c.lacks(f, concerns) {
+			continue
+		}
 		errs = append(errs, c.endEach(ctx, f, func(e *entry) (bool, error) {
-			if !concerns(e.source) && !concerns(e.answers.source) {
+			if !concerns(e) {
 				return e.mark == Ended, nil // as it is
 			}
 			return denied(e.flow())

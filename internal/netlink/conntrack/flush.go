@@ -110,7 +110,7 @@ func (c *Conn) Ports(ctx context.Context, family uint8) ([]Port, error) {
 	}
 	var ports []Port
 	seen := make(map[Port]bool)
-	err := c.each(ctx, filter{family: family}, func(e *entry) {
+	err := c.read(ctx, family, func(e *entry) {
 		p := Port{Protocol: e.protocol, Number: e.port, HostIP: e.destination}
 		if p.Number != 0 && !seen[p] {
 			seen[p] = true

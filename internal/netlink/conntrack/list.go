@@ -35,7 +35,7 @@ func (c *Conn) List(ctx context.Context, family uint8, use func(Entry)) error {
 	if c.none() {
 		return nil
 	}
-	err := c.each(ctx, filter{family: family}, func(e *entry) { use(e.exported()) })
+	err := c.read(ctx, family, func(e *entry) { use(e.exported()) })
 	if err != nil && !isUnsupported(err) {
 		return fmt.Errorf("list tracked connections: %w", err)
 	}

@@ -112,6 +112,13 @@ func TestHiddenComments(t *testing.T) {
 				require.NoError(t, exec.Command(prefix+kind, command...).Run())
 			}
 			nat := Table{IPv6: ipv6, Name: "nat"}
+			t.Cleanup(func() {
+				for _, kind := range []string{"nft", "legacy"} {
+					for _, what := range []string{"-F", "-X"} {
+						require.NoError(t, exec.Command(prefix+kind, "-t", "nat", what).Run())
+					}
+				}
+			})
 			add("nft", "POSTROUTING", "of nft")
 			whole := long + strings.Repeat("x", 255-len(long)-1) + `"`
 			require.NoError(t, exec.Command(prefix+"legacy", "-t", "nat", "-N", "CNI-own").Run())

@@ -255,9 +255,10 @@ func TestDeleteTogether(t *testing.T) {
 	other := veth("other")
 	other.PeerName = "other"
 	require.NoError(t, h.CreateVeth(other, s))
+	made := map[string]bool{other.Name: true}
 	for i := range n {
 		v := veth(fmt.Sprint(i))
-		v.PeerName = fmt.Sprintf("eth%d", i)
+		v.PeerName, made[v.Name] = fmt.Sprintf("eth%d", i), true
 		require.NoError(t, h.CreateVeth(v, s))
 	}
 	found := make([]bool, 2*n)
@@ -279,7 +280,7 @@ func TestDeleteTogether(t *testing.T) {
 	require.NoError(t, err)
 	var left []string
 	for _, l := range links {
-		if l.Type() == "veth" {
+		if made[l.Attrs().Name] {
 			left = append(left, l.Attrs().Name)
 		}
 	}

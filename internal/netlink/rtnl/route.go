@@ -186,7 +186,7 @@ func (r *Route) putMetrics(to *sock.Requests) {
 
 // RouteExists reports whether the sandbox has a route with the destination and the table
 // of want and, if want has one, with its gateway. Without a table, or with table 0,
-// want means the main table.
+// want means any: plugins that come later, such as vrf and sbr, move routes to theirs.
 func (s *Sandbox) RouteExists(want *types.Route) (exists bool, err error) {
 	family := uint8(unix.AF_INET6)
 	if want.Dst.IP.To4() != nil {
@@ -226,9 +226,8 @@ func isRoute(payload []byte, want *types.Route) bool {
 			table = int(sock.Uint32(value))
 		}
 	})
-	wanted := unix.RT_TABLE_MAIN
-	if want.Table != nil && *want.Table != 0 {
-		wanted = *want.Table
+	if want.Table != nil && *want.Table != 0 && table != *want.Table {
+		return false
 	}
-	return table == wanted && dst.Equal(want.Dst.IP) && (want.GW == nil || via.Equal(want.GW))
+	return dst.Equal(want.Dst.IP) && (want.GW == nil || via.Equal(want.GW))
 }

@@ -64,12 +64,14 @@ func TestRouteExists(t *testing.T) {
 		{route("10.9.0.0/24", "", 0), true},
 		{route("10.9.0.0/24", "10.9.0.1", 0), false},
 		{route("10.8.0.0/16", "10.9.0.1", 100), true},
-		{route("10.8.0.0/16", "10.9.0.1", 0), false},
+		{route("10.8.0.0/16", "10.9.0.1", 0), true},
+		{route("10.8.0.0/16", "10.9.0.1", 101), false},
 		{route("::/0", "fd00:9::1", 0), true},
 		{route("::/0", "fd00:9::7", 0), false},
 		{route("fd00:9::/64", "", 0), true},
 		{route("fd00:8::/64", "fd00:9::1", 100), true},
-		{route("fd00:8::/64", "", 0), false},
+		{route("fd00:8::/64", "", 0), true},
+		{route("fd00:8::/64", "", 101), false},
 	} {
 		exists, err := s.RouteExists(&test.want)
 		require.NoError(t, err)

@@ -3,6 +3,7 @@ package ruleset
 import (
 	"net"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -90,6 +91,15 @@ func machineAt(t *testing.T, host *sandbox.Sandbox, port string, number int) *sa
 		run(t, "ip", "route", "add", "default", "dev", "eth0")
 		return nil
 	})
+	// The kernel lets a port forward after it has handled the change of its carrier, up to a second later.
+	forwards := func() (yes bool) {
+		inside(t, host, func() error {
+			yes = strings.Contains(run(t, "ip", "-details", "link", "show", "dev", port), "state forwarding")
+			return nil
+		})
+		return yes
+	}
+	require.Eventually(t, forwards, 10*time.Second, 10*time.Millisecond, "%s does not forward", port)
 	return s
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/allocnet/allocnet/internal/testing/short"
+	"github.com/allocnet/allocnet/internal/testing/skip"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -89,7 +89,7 @@ func TestContacted(t *testing.T) {
 // are learnt again. Packets that INPUT drops take no room.
 func TestContactedWithoutRoom(t *testing.T) {
 	eachContacts(t, func(t *testing.T, c *contacts) {
-		short.InTurn(t, map[bool]int{true: 1}[c.host.Is4()], 2)
+		skip.InTurn(t, map[bool]int{true: 1}[c.host.Is4()], 2)
 		require.NoError(t, c.Add(t.Context(), c.elements(SNATLocal)))
 		asked := []Port{udpPort(7, c.host)}
 		c.learn()

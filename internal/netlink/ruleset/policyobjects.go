@@ -176,7 +176,7 @@ func (n *policyObjects) stage(name names.PolicyChain, d int, s *Stage) {
 // Allocations is two, and so is one about the World: what has no entry in connection tracking was not sent
 // to another destination, and would end a rule that reads the entry (nft_ct_get_eval).
 func (n *policyObjects) rule(chain names.PolicyChain, i, d int, r *PolicyRule) [][]expr.Any {
-	peer, ok := n.peer(chain.Set(i), d, &r.Peer)
+	peers, ok := n.peers(chain.Set(i), d, &r.Peer)
 	if !ok {
 		return nil
 	}
@@ -185,13 +185,15 @@ func (n *policyObjects) rule(chain names.PolicyChain, i, d int, r *PolicyRule) [
 	if !ok {
 		return nil
 	}
-	exprs := slices.Concat(peer, service, []expr.Any{&expr.Counter{}})
+	verdict := returns()
 	if r.Deny {
-		exprs = append(exprs, goTo(denialsOf(d)))
-	} else {
-		exprs = append(exprs, returns())
+		verdict = goTo(denialsOf(d))
 	}
-	switch {
+	var rules [][]expr.Any
+	for _, peer := range peers {
+		rules = append(rules, slices.Concat(peer, service, []expr.Any{&expr.Counter{}, verdict}))
+	}
+	switch exprs := rules[0]; {
 	case r.Peer.Allocations:
 		return [][]expr.Any{slices.Concat(notRedirected(), exprs), slices.Concat(withoutEntry(), exprs)}
 	case translated:
@@ -201,7 +203,7 @@ func (n *policyObjects) rule(chain names.PolicyChain, i, d int, r *PolicyRule) [
 			return [][]expr.Any{slices.Concat(others, exprs), slices.Concat(withoutEntry(), exprs)}
 		}
 	}
-	return [][]expr.Any{exprs}
+	return rules
 }
 
 // notRedirected matches packets of connections whose destination is not translated.
@@ -215,38 +217,65 @@ func withoutEntry() []expr.Any {
 	return append([]expr.Any{&expr.Ct{Key: expr.CtKeySTATE, Register: 1}}, anyBit(expr.CtStateBitINVALID|expr.CtStateBitUNTRACKED)...)
 }
 
-func (n *policyObjects) peer(name string, d int, p *Peer) ([]expr.Any, bool) {
+// peers returns the conditions of which a packet from or to a peer meets one. It returns false if no packet of
+// the family does.
+func (n *policyObjects) peers(name string, d int, p *Peer) (list [][]expr.Any, ok bool) {
 	t := n.table
+	var one []expr.Any
 	switch {
 	case p.Selection != "":
-		return []expr.Any{t.peer(d, 0), inSet(selectionSet(t, p.Selection))}, true
+		one = []expr.Any{t.peer(d, 0), inSet(selectionSet(t, p.Selection))}
 	case len(p.Prefixes) > 0:
-		exprs := n.prefixes(name, t.peer(d, 0), p.Prefixes, true)
-		return exprs, exprs != nil
+		one = n.prefixes(name, t.peer(d, 0), p.Prefixes, true)
+		return [][]expr.Any{one}, one != nil
 	case !p.World && len(p.Original) > 0:
-		exprs := n.prefixes(name, n.table.original(), p.Original, true)
-		return exprs, exprs != nil
+		one = n.prefixes(name, n.table.original(), p.Original, true)
+		return [][]expr.Any{one}, one != nil
 	case p.Host:
-		return n.except(name, d, p, host(d, true)), true
+		one = n.except(name, d, p, host(d))
 	case p.Allocations:
-		return n.except(name, d, p, []expr.Any{t.peer(d, 0), inSet(t.policy.known)}), true
+		one = n.except(name, d, p, []expr.Any{t.peer(d, 0), inSet(t.policy.known)})
 	case p.World:
-		return n.except(name, d, p, append([]expr.Any{t.peer(d, 0), notInSet(t.policy.known)}, host(d, false)...)), true
+		except := n.except(name, d, p, nil)
+		for _, other := range others(d) {
+			list = append(list, slices.Concat([]expr.Any{t.peer(d, 0), notInSet(t.policy.known)}, other, except))
+		}
+		return list, true
 	}
-	return nil, true
+	return [][]expr.Any{one}, true
 }
 
-// host matches packets to or from the host, or all others. A packet to the host leaves over no interface, and
-// one from the host has arrived over none. Addresses do not tell: the host also receives packets to
-// broadcast, multicast and anycast addresses, and forwards packets of IPv6 from another machine whose
-// source is an address of the host.
-func host(d int, is bool) []expr.Any {
+// host matches packets to or from the host. A packet to the host leaves over no interface, and one from the
+// host has arrived over none and comes from an address of the host. The first does not suffice: IPVS and
+// transparent proxies send on what others have sent, from the addresses of these. The address does not
+// suffice either: the host also receives packets to broadcast, multicast and anycast addresses, and
+// forwards packets of IPv6 from another machine whose source is an address of the host.
+func host(d int) []expr.Any {
+	if d == egress {
+		return overNone(d, true)
+	}
+	return append(overNone(d, true), ofSource(), equal(native(unix.RTN_LOCAL)))
+}
+
+// others are the conditions of which a packet meets one that host does not match.
+func others(d int) [][]expr.Any {
+	if d == egress {
+		return [][]expr.Any{overNone(d, false)}
+	}
+	return [][]expr.Any{overNone(d, false), append(overNone(d, true), ofSource(), unequal(native(unix.RTN_LOCAL)))}
+}
+
+// overNone matches packets that leave over no interface or have arrived over none, or all others.
+func overNone(d int, is bool) []expr.Any {
 	load := &expr.Meta{Key: [2]expr.MetaKey{expr.MetaKeyOIF, expr.MetaKeyIIF}[d], Register: 1}
 	if is {
 		return []expr.Any{load, equal(native(0))}
 	}
 	return []expr.Any{load, unequal(native(0))}
 }
+
+// ofSource loads the type of the source address.
+func ofSource() expr.Any { return &expr.Fib{Register: 1, FlagSADDR: true, ResultADDRTYPE: true} }
 
 // except appends the condition that the peer is not one of Except.
 func (n *policyObjects) except(name string, d int, p *Peer, exprs []expr.Any) []expr.Any {

@@ -18,7 +18,10 @@ import (
 // another guarded port only if it is for an address of that port: policies
 // decide about the address of the packet, and not about the MAC of the frame.
 // Policies do not apply to packets in frames with VLAN tags, so these ports
-// neither send nor receive such frames.
+// neither send nor receive such frames. A bridge that filters VLANs adds and removes
+// tags itself, next to these hooks: the rules of IP are only called for a packet that
+// has no tag in prerouting nor in forward (br_nf_pre_routing and br_nf_forward_ip of
+// the kernel). So what arrived with a tag has a mark until the hook forward or input.
 
 // chainPoliced is the chain for packets from such a port, chainToPoliced
 // that for packets to one, and chainToOther that for packets from such a port to
@@ -27,6 +30,8 @@ const (
 	chainPoliced   = "policed"
 	chainToPoliced = "to_policed"
 	chainToOther   = "policed_to_port"
+	// chainTagged is the chain for frames that arrived with a VLAN tag.
+	chainTagged = "arrived_tagged"
 )
 
 const (
@@ -41,6 +46,9 @@ const (
 // was added after br_netfilter's own hooks, and on kernels with one of priority -1, such as 6.1, never.
 const beforeIP = -2
 
+// afterIP is a priority behind the rules of IP.
+const afterIP = 10
+
 // policedChains returns the chains for the ports of attachments with a policy.
 func (t *table) policedChains() []chain {
 	port := func(link expr.MetaKey) rule {
@@ -50,28 +58,34 @@ func (t *table) policedChains() []chain {
 		}
 		return newRule("ports with a policy", &expr.Meta{Key: link, Register: 1}, inSet(t.policed), jump(to))
 	}
-	list := []chain{t.policedChain(), t.toPolicedChain(), t.toOtherChain()}
-	for _, h := range []struct {
-		name   string
-		number uint32
-		links  []expr.MetaKey
-	}{
-		{"policed_input", hookBridgeInput, []expr.MetaKey{expr.MetaKeyIIFNAME}},
-		{"policed_forward", hookBridgeForward, []expr.MetaKey{expr.MetaKeyIIFNAME, expr.MetaKeyOIFNAME}},
-		{"policed_output", hookBridgeOutput, []expr.MetaKey{expr.MetaKeyOIFNAME}},
-	} {
-		c := newChain(h.name, base("filter", h.number, beforeIP))
-		for _, link := range h.links {
-			c.rules = append(c.rules, port(link))
-		}
-		if h.number == hookBridgeForward {
-			c.rules = append(c.rules, newRule("from a port with a policy to another one", slices.Concat(
-				[]expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, inSet(t.policed)}, toReady(),
-				[]expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}, notInSet(t.unaddressed), jump(chainToOther)})...))
-		}
-		list = append(list, c)
+	fromPoliced := []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, inSet(t.policed)}
+	tagged := append([]expr.Any{&expr.Meta{Key: expr.MetaKeyMARK, Register: 1}}, anyBit(ForwardMark)...)
+	input := newChain("policed_input", base("filter", hookBridgeInput, beforeIP),
+		newRule("arrived with a VLAN tag: clear the mark", slices.Concat(tagged, setMark(0))...),
+		port(expr.MetaKeyIIFNAME))
+	forward := newChain("policed_forward", base("filter", hookBridgeForward, beforeIP),
+		newRule("arrived with a VLAN tag", slices.Concat(tagged, []expr.Any{jump(chainTagged)})...),
+		port(expr.MetaKeyIIFNAME), port(expr.MetaKeyOIFNAME),
+		newRule("VLAN tag of the bridge", slices.Concat(fromPoliced, etherType(unix.ETH_P_8021Q), counted(drop()))...),
+		newRule("VLAN service tag of the bridge", slices.Concat(fromPoliced, etherType(unix.ETH_P_8021AD), counted(drop()))...),
+		newRule("from a port with a policy to another one", slices.Concat(fromPoliced, toReady(),
+			[]expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}, notInSet(t.unaddressed), jump(chainToOther)})...))
+	output := newChain("policed_output", base("filter", hookBridgeOutput, beforeIP), port(expr.MetaKeyOIFNAME))
+	return append(t.taggedChains(tagged), t.policedChain(), t.toPolicedChain(), t.toOtherChain(), input, forward, output)
+}
+
+// taggedChains returns the chain that marks frames with VLAN tags, and that for such frames that are forwarded.
+// The mark is ForwardMark, which is cleared where the bridge is left.
+func (t *table) taggedChains(marked []expr.Any) []chain {
+	return []chain{
+		newChain("tagged_frames", base("filter", hookBridgePrerouting, afterIP),
+			newRule("clear the mark of other programs", slices.Concat(marked, setMark(0))...),
+			newRule("VLAN tags", append(etherType(unix.ETH_P_8021Q), setMark(ForwardMark)...)...),
+			newRule("VLAN service tags", append(etherType(unix.ETH_P_8021AD), setMark(ForwardMark)...)...)),
+		newChain(chainTagged, hook{},
+			newRule("to a port with a policy", slices.Concat([]expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}, inSet(t.policed)}, counted(drop()))...),
+			newRule("clear the mark", setMark(0)...)),
 	}
-	return list
 }
 
 // policedChain returns the chain for packets from a port, and to one. What

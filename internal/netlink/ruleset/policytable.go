@@ -144,7 +144,7 @@ func (t *table) redirected() chain {
 	if t.family == unix.NFPROTO_IPV6 {
 		rules = append(rules, neighbours()...)
 	}
-	return newChain("redirected", hook{}, append(rules, newRule("policies of receivers", append(host(ingress, true), jump(chainOf(ingress)))...))...)
+	return newChain("redirected", hook{}, append(rules, newRule("policies of receivers", append(overNone(ingress, true), jump(chainOf(ingress)))...))...)
 }
 
 // policyHooks are the hooks in which policies are applied, and the directions of traffic there,

@@ -16,7 +16,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/sock"
-	"github.com/allocnet/allocnet/internal/testing/short"
+	"github.com/allocnet/allocnet/internal/testing/skip"
 )
 
 func TestRepair(t *testing.T) {
@@ -216,7 +216,7 @@ func TestRulesAreRestored(t *testing.T) {
 					if !table.used(list) || len(c.rules) == 0 {
 						continue
 					}
-					if i++; !short.Has(t, i, 3) {
+					if i++; !skip.Has(t, i, 3) {
 						continue
 					}
 					nft(t, append([]string{"flush", "chain"}, strings.Fields(strings.ReplaceAll(strings.TrimPrefix(c.label, "table "), ", chain", ""))...)...)

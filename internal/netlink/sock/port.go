@@ -46,19 +46,25 @@ func claimBlock() (first uint32) {
 	return first
 }
 
-// sockets counts the sockets that were opened.
+// sockets counts the port IDs that were tried.
 var sockets atomic.Uint32
 
-// bind gives a socket a port ID of this process's block.
+// mostTaken is the number of port IDs in use after which bind leaves the choice to the kernel. This
+// process has fewer sockets at a time.
+const mostTaken = 256
+
+// bind gives a socket a port ID of this process's block. Every user may take these, which
+// needs no right. Then the kernel chooses one, and what the socket changes is notified like the
+// changes of other programs: it is compared once more.
 func bind(fd int) error {
-	for range blockSize {
+	for range mostTaken {
 		port := block() + sockets.Add(1)%blockSize
 		err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: port})
 		if !errors.Is(err, unix.EADDRINUSE) {
 			return err
 		}
 	}
-	return unix.EADDRINUSE
+	return unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 }
 
 // foreign is the beginning of a socket filter: it drops the notifications of this

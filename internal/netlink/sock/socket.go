@@ -219,15 +219,19 @@ func putBoundary(r *Requests, kind uint16) {
 }
 
 // AwaitTransaction waits until the transaction that the kernel carries out, of whichever program, has changed
-// nf_tables or has failed. It makes an empty transaction, which changes nothing, not even the generation.
+// nf_tables or has failed. It makes an empty transaction, which changes nothing, not even the generation. The
+// kernel has ended it when it has taken the message, and answers only if it refuses it: older kernels, such
+// as 6.1, acknowledge no message that begins or ends a transaction.
 func (s *Socket) AwaitTransaction(ctx context.Context) error {
 	return Build(func(r *Requests) {
 		putBoundary(r, unix.NFNL_MSG_BATCH_BEGIN)
 		putBoundary(r, unix.NFNL_MSG_BATCH_END)
 	}, func(r *Requests) error {
 		r.finish()
-		r.set(r.Len()-1, unix.NLM_F_ACK)
-		return s.transaction(ctx, r, r.Len()-1, nil)
+		if err := s.transaction(ctx, r, r.Len()-1, nil); !errors.Is(err, unix.EAGAIN) {
+			return err
+		}
+		return nil
 	})
 }
 

@@ -29,7 +29,9 @@ func TestUnused(t *testing.T) {
 			}
 			t.Run(c.network+" "+c.address, func(t *testing.T) {
 				if without6 {
-					require.NoError(t, os.WriteFile("/proc/sys/net/ipv6/conf/all/disable_ipv6", []byte("1"), 0o600))
+					const file = "/proc/sys/net/ipv6/conf/all/disable_ipv6"
+					require.NoError(t, os.WriteFile(file, []byte("1"), 0o600))
+					t.Cleanup(func() { require.NoError(t, os.WriteFile(file, []byte("0"), 0o600)) })
 				}
 				number := netip.MustParseAddrPort(c.address).Port()
 				own, other := uint8(unix.IPPROTO_TCP), uint8(unix.IPPROTO_UDP)

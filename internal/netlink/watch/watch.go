@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -43,15 +44,22 @@ func (w *Watcher) Changed() <-chan struct{} { return w.changes.wake }
 // Take returns the changes since the last call, at most one of each kind.
 func (w *Watcher) Take() []Change { return w.changes.take() }
 
-// Run listens until the context ends. While it cannot listen, and whenever it begins,
-// there is a change of the kind Lost.
+// Run listens until the context ends. When it has begun to listen, and when it listens again after an
+// error, there is a change of the kind Lost.
 func (w *Watcher) Run(ctx context.Context) error {
+	w.follow(ctx, w.rules, w.links)
+	return ctx.Err()
+}
+
+// follow listens to sources until the context ends.
+func (w *Watcher) follow(ctx context.Context, sources ...func() *source) {
 	var running sync.WaitGroup
-	for _, listen := range []func() *source{w.rules, w.links} {
-		running.Go(func() { w.follow(ctx, listen) })
+	awaited := new(atomic.Int64)
+	awaited.Store(int64(len(sources)))
+	for _, one := range sources {
+		running.Go(func() { w.followOne(ctx, one, awaited) })
 	}
 	running.Wait()
-	return ctx.Err()
 }
 
 // source is one kind of notifications.
@@ -75,14 +83,25 @@ const (
 	lastRetry  = 10 * time.Second
 )
 
-// follow listens to a source until the context ends.
-func (w *Watcher) follow(ctx context.Context, make func() *source) {
-	retry := firstRetry
+// followOne listens to a source until the context ends. awaited is the number of sources that have not tried to
+// listen yet: the last one of them reports what was missed, so that this leads to one comparison, not to one
+// for each.
+func (w *Watcher) followOne(ctx context.Context, make func() *source, awaited *atomic.Int64) {
+	retry, tried := firstRetry, false
+	missed := func() {
+		if tried || awaited.Add(-1) == 0 {
+			w.changes.add(Change{Kind: Lost, Object: "changes before the start of the notifications"})
+		}
+		tried = true
+	}
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := w.listen(ctx, make())
+		err := w.listen(ctx, make(), missed)
 		if ctx.Err() != nil {
 			return
+		}
+		if !tried { // the others begin without it
+			missed()
 		}
 		w.warn(err)
 		if time.Since(began) > lastRetry {
@@ -93,8 +112,8 @@ func (w *Watcher) follow(ctx context.Context, make func() *source) {
 	}
 }
 
-// listen listens to a source until the context ends or the socket fails.
-func (w *Watcher) listen(ctx context.Context, s *source) error {
+// listen listens to a source until the context ends or the socket fails. It calls missed when it begins.
+func (w *Watcher) listen(ctx context.Context, s *source, missed func()) error {
 	l, err := sock.Listen(s.ListenOptions)
 	if err != nil {
 		return err
@@ -102,7 +121,7 @@ func (w *Watcher) listen(ctx context.Context, s *source) error {
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
 	defer l.Close()
-	w.changes.add(Change{Kind: Lost, Object: "changes before the start of the notifications"})
+	missed()
 	pause, read := firstPause, time.Now()
 	for {
 		before := w.changes.count()

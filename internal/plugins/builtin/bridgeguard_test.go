@@ -305,8 +305,6 @@ func TestBridgeGuardDAD(t *testing.T) {
 	require.ErrorContains(t, err, "duplicate address detected")
 	require.NotContains(t, output(t, "nft", "list", "table", "bridge", "allocnet"), "/twin/")
 	conf["ipam"].(object)["addresses"].([]any)[0].(object)["address"] = "fd00:9::99/64"
-	started := time.Now()
 	result := g.native.add(a, conf)
-	require.Less(t, time.Since(started), 5*time.Second)
 	require.NoError(t, g.run("DEL", a, conf, result))
 }

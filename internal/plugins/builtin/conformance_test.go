@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/allocnet/allocnet/internal/testing/short"
+	"github.com/allocnet/allocnet/internal/testing/skip"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -82,7 +82,7 @@ func TestLikeTheReference(t *testing.T) {
 	reference, native := runners(t)
 	for i, c := range configurations {
 		t.Run(c.name, func(t *testing.T) {
-			short.InTurn(t, i, 6)
+			skip.InTurn(t, i, 6)
 			conf := with(with(with(c.conf, "name", "net"), "dataDir", nil), "cniVersion", version(c.conf))
 			delete(conf, "dataDir")
 			want := lifecycle(t, reference, native, fmt.Sprintf("r-%d", i), c.args, conf)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/allocnet/allocnet/internal/testing/short"
+	"github.com/allocnet/allocnet/internal/testing/skip"
 )
 
 // flannelDir is the default directory of the saved configurations.
@@ -78,7 +78,7 @@ func TestFlannelLikeTheReference(t *testing.T) {
 	reference, native := runners(t)
 	for i, c := range flannelConfigurations {
 		t.Run(c.name, func(t *testing.T) {
-			short.InTurn(t, i, 6)
+			skip.InTurn(t, i, 6)
 			conf := flannelConf(t, c.env, c.conf)
 			bad := strings.HasPrefix(c.name, "bad")
 			want := lifecycle(t, reference, native, fmt.Sprintf("r-%d", i), "", conf)

@@ -13,6 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/testing/skip"
 )
 
 // queries returns frames with which a station poses as a multicast router, to the groups that a bridge
@@ -132,9 +134,8 @@ func TestBridgeGuardOfMulticastGroups(t *testing.T) {
 	_, result, out := g.add("guarded", guardedBridge())
 	own, port := stationOf(t, result), hostEnd(result)
 	require.Equal(t, []byte{0}, linkAttribute(t, port, nl.IFLA_INFO_SLAVE_DATA, nl.IFLA_BRPORT_MULTICAST_ROUTER))
-	if linkAttribute(t, port, nl.IFLA_INFO_SLAVE_DATA, nl.IFLA_BRPORT_MCAST_MAX_GROUPS) == nil {
-		t.Skip("the kernel has no limit of groups of a port (Linux 6.3)")
-	}
+	limit := linkAttribute(t, port, nl.IFLA_INFO_SLAVE_DATA, nl.IFLA_BRPORT_MCAST_MAX_GROUPS)
+	skip.Unless(t, limit != nil, "the kernel has no limit of groups of a port (Linux 6.3)")
 	for i := range 300 {
 		group := netip.AddrFrom4([4]byte{239, 7, byte(i >> 8), byte(i)}).AsSlice()
 		report := binary.BigEndian.AppendUint16([]byte{0x16, 0}, ^uint16(0x0508+i))

@@ -18,7 +18,7 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/policy"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/state/policystate"
-	"github.com/allocnet/allocnet/internal/testing/short"
+	"github.com/allocnet/allocnet/internal/testing/skip"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -37,7 +37,7 @@ func TestPolicyLife(t *testing.T) {
 	for _, conf := range []object{guardedBridge(), guardedLinks("net")} {
 		for i, policy := range []string{"", "isolated", "no-metadata"} {
 			t.Run(conf["type"].(string)+" "+policy, func(t *testing.T) {
-				short.InTurn(t, i, 3)
+				skip.InTurn(t, i, 3)
 				testPolicyLife(t, conf, policy)
 			})
 		}

@@ -9,12 +9,15 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types/create"
+	"github.com/google/nftables"
 	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/internal/engine/pluginexec"
 	"github.com/allocnet/allocnet/internal/plugins/builtin"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
+	"github.com/allocnet/allocnet/internal/retry"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -45,12 +48,32 @@ func reference(ctx context.Context, plugin string, conf []byte, environ []string
 func runners(t testing.TB) (theirs, native *runner) {
 	t.Helper()
 	privhost.Require(t, "iptables")
+	fresh(t)
+	return moreRunners(t)
+}
+
+// moreRunners returns others beside those that a test has.
+func moreRunners(t testing.TB) (theirs, native *runner) {
+	t.Helper()
 	host, err := sdk.OpenHost(hclog.NewNullLogger())
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, host.Close()) })
 	exec := &sdk.Exec{Plugins: builtin.Plugins, Host: host, Binary: &pluginexec.Exec{}}
 	t.Cleanup(func() { require.NoError(t, exec.Close()) })
 	return &runner{t: t, name: "reference", answer: reference}, &runner{t: t, name: "native", answer: exec.Answer, exec: exec}
+}
+
+// fresh removes what other tests have left.
+func fresh(t testing.TB) {
+	t.Helper()
+	removeBridge(t)
+	c, err := nftables.New()
+	require.NoError(t, err)
+	c.FlushRuleset()
+	require.NoError(t, c.Flush())
+	for _, dir := range []string{"/var/lib/cni/networks", flannelDir} {
+		require.NoError(t, os.RemoveAll(dir))
+	}
 }
 
 // attachment is one sandbox and its interface.
@@ -63,7 +86,18 @@ func sandboxed(t testing.TB, id string) attachment {
 	t.Helper()
 	s, err := sandbox.Create(id)
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, s.Destroy()) })
+	t.Cleanup(func() {
+		require.NoError(t, s.Do(func() error {
+			links, err := retry.List(netlink.LinkList)
+			for _, l := range links {
+				if l.Type() == "veth" { // with the namespace, the kernel deletes it later
+					_ = netlink.LinkDel(l) // it may be gone
+				}
+			}
+			return err
+		}))
+		require.NoError(t, s.Destroy())
+	})
 	return attachment{id: id, netns: s.Path(), ifName: "eth0"}
 }
 

@@ -215,7 +215,7 @@ func TestSpoofCheckOwners(t *testing.T) {
 	require.Error(t, err)
 	require.NotContains(t, spoofRules(t), "refused")
 
-	_, other := runners(t)
+	_, other := moreRunners(t)
 	other.exec.Instance = "0123456789abcdef"
 	other.t = t
 	before := spoofRules(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/allocnet/allocnet/internal/firewalld"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/testing/firewalldtest"
-	"github.com/allocnet/allocnet/internal/testing/short"
+	"github.com/allocnet/allocnet/internal/testing/skip"
 )
 
 // besideFirewalld starts firewalld on a host.
@@ -43,7 +43,7 @@ func TestFirewalldTraffic(t *testing.T) {
 	a, b, outside := h.attach("a", "br0", 1), h.attach("b", "br1", 2), h.attach("outside", "br9", 9)
 	for i, backend := range []string{"nftables", "iptables"} {
 		t.Run(backend, func(t *testing.T) {
-			short.InTurn(t, i, 2)
+			skip.InTurn(t, i, 2)
 			h.trafficBesideFirewalld(t, backend, a, b, outside)
 		})
 	}

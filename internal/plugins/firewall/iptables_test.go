@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/allocnet/allocnet/internal/testing/short"
+	"github.com/allocnet/allocnet/internal/testing/skip"
 )
 
 const explicit = `"backend": "iptables",`
@@ -32,7 +32,7 @@ func TestReferenceLayout(t *testing.T) {
 	for i, name := range slices.Sorted(maps.Keys(layouts)) {
 		conf := layouts[name]
 		t.Run(name, func(t *testing.T) {
-			short.InTurn(t, i, 3)
+			skip.InTurn(t, i, 3)
 			h := newHost(t)
 			require.NoError(t, h.reference("ADD", "c1", conf))
 			theirs := h.rules()

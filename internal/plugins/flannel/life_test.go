@@ -13,7 +13,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/testing/plugintest"
-	"github.com/allocnet/allocnet/internal/testing/short"
+	"github.com/allocnet/allocnet/internal/testing/skip"
 )
 
 // delegates are those that run in-process.
@@ -104,7 +104,7 @@ func TestDelAfterDamage(t *testing.T) {
 		for change, changed := range changes {
 			for damage, damaged := range damages {
 				for _, withResult := range []bool{true, false} {
-					if i++; !short.Has(t, i, 5) {
+					if i++; !skip.Has(t, i, 5) {
 						continue
 					}
 					at := []string{name, change, damage}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/plugins/portmap"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
-	"github.com/allocnet/allocnet/internal/testing/short"
+	"github.com/allocnet/allocnet/internal/testing/skip"
 )
 
 var invalidTests = []struct {
@@ -43,7 +43,7 @@ func TestInvalid(t *testing.T) {
 	two := h.allocation(2)
 	for i, test := range invalidTests {
 		t.Run(test.name, func(t *testing.T) {
-			short.InTurn(t, i, 3)
+			skip.InTurn(t, i, 3)
 			two := two.with(ports("8080->80/tcp")).with(test.config)
 			_, err := two.call(h.native, "ADD")
 			require.ErrorContains(t, err, test.want)

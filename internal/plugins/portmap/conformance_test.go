@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/allocnet/allocnet/internal/testing/short"
+	"github.com/allocnet/allocnet/internal/testing/skip"
 )
 
 // layouts are configurations that create the rules of the reference plugin.
@@ -62,7 +62,7 @@ var packets = regexp.MustCompile(`counter packets \d+ bytes \d+`)
 func TestReferenceLayouts(t *testing.T) {
 	for i, test := range layouts {
 		t.Run(test.name, func(t *testing.T) {
-			short.InTurn(t, i, 5)
+			skip.InTurn(t, i, 5)
 			h := newTestHost(t)
 			two := h.allocation(2).with(test.config).with(ports(test.ports...))
 			life := func(one, other answer) (with, without string) {

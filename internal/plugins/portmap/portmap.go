@@ -144,6 +144,9 @@ func (p *portmap) Del(ctx context.Context, c *sdk.CmdArgs) error {
 		published, err = c.Host.Rules.Addresses(ctx, c.Owner(p.Name))
 	}
 	delErr := errors.Join(p.backend.del(ctx, c, pub), pub.delReference(ctx, c, previous))
+	if _, own := p.backend.(native); !own { // ADD may have had a configuration without a backend
+		delErr = errors.Join(delErr, native{}.del(ctx, c, pub))
+	}
 	if delErr != nil {
 		return errors.Join(err, delErr)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/conntrack"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
-	"github.com/allocnet/allocnet/internal/testing/short"
+	"github.com/allocnet/allocnet/internal/testing/skip"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -174,7 +174,7 @@ var reachTests = []struct {
 func TestReach(t *testing.T) {
 	for i, test := range reachTests {
 		t.Run(test.name, func(t *testing.T) {
-			short.InTurn(t, i, 2)
+			skip.InTurn(t, i, 2)
 			h := newTestHost(t)
 			two, three := h.allocation(2), h.allocation(3)
 			serve(t, two.Sandbox, "two")
@@ -223,7 +223,7 @@ func TestStaleUDP(t *testing.T) {
 	for _, address := range []string{"192.0.2.1:8080", "[fd00:2::1]:8080"} {
 		for i, config := range []object{nil, {"backend": "iptables"}, {"backend": "nftables"}} {
 			t.Run(fmt.Sprint(address, config), func(t *testing.T) {
-				short.InTurn(t, i, 3)
+				skip.InTurn(t, i, 3)
 				config := merge(config, ports("8080->80/udp"))
 				two, three := two.with(config), three.with(config)
 				conn := client(t, h, address)
@@ -414,7 +414,7 @@ func TestLoopbackIsTheHostsOwn(t *testing.T) {
 func TestSharedPorts(t *testing.T) {
 	for i, config := range []object{nil, {"backend": "iptables"}, {"backend": "nftables"}} {
 		t.Run(fmt.Sprint(config), func(t *testing.T) {
-			short.InTurn(t, i, 3)
+			skip.InTurn(t, i, 3)
 			h := newTestHost(t)
 			config = merge(config, ports("8080->80/tcp", "8080->80/udp"))
 			pair := map[string]*allocation{"two": h.allocation(2).with(config), "three": h.allocation(3).with(config)}

@@ -195,7 +195,7 @@ func (a *CmdArgs) Previous(common *Common) (*types100.Result, error) {
 }
 
 // PreviousOfDel is Previous for DEL, which also works without a result. It
-// returns nil if the result cannot be read.
+// returns nil if the result cannot be read, or does not tell what ADD has made.
 func (a *CmdArgs) PreviousOfDel(common *Common) *types100.Result {
 	previous, err := a.Previous(common)
 	if err == nil && previous != nil {
@@ -204,6 +204,9 @@ func (a *CmdArgs) PreviousOfDel(common *Common) *types100.Result {
 	if err != nil {
 		a.Host.Log.Warn("DEL continues without prevResult", "container", a.ContainerID, "because", err)
 		return nil
+	}
+	if previous != nil && len(previous.Interfaces)+len(previous.IPs) == 0 {
+		return nil // a result of ADD has either
 	}
 	return previous
 }

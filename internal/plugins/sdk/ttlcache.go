@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// TTLCache remembers for 20 milliseconds which objects that all allocations share
+// TTLCache remembers for CacheTTL which objects that all allocations share
 // were found in place, so that a burst of ADDs checks each of them once. If
 // another program removes such an object within that time, the next CHECK
 // reports it. A TTLCache is safe for concurrent use; a nil one caches nothing.
@@ -14,10 +14,10 @@ type TTLCache struct {
 	seen map[string]time.Time
 }
 
-const (
-	cacheTTL  = 20 * time.Millisecond
-	maxCached = 256
-)
+// CacheTTL is how long a TTLCache remembers.
+const CacheTTL = 20 * time.Millisecond
+
+const maxCached = 256
 
 // Unless calls check, unless a call with the same key succeeded within the TTL.
 func (c *TTLCache) Unless(key string, check func() error) error {
@@ -25,7 +25,7 @@ func (c *TTLCache) Unless(key string, check func() error) error {
 		return check()
 	}
 	c.mu.Lock()
-	recent := time.Since(c.seen[key]) < cacheTTL
+	recent := time.Since(c.seen[key]) < CacheTTL
 	c.mu.Unlock()
 	if recent {
 		return nil

@@ -21,7 +21,7 @@ func TestTTLCache(t *testing.T) {
 	c.Clear()
 	require.NoError(t, c.Unless("a", check))
 	require.Equal(t, 3, checks)
-	c.seen["a"] = time.Now().Add(-cacheTTL)
+	c.seen["a"] = time.Now().Add(-CacheTTL)
 	require.NoError(t, c.Unless("a", check))
 	require.Equal(t, 4, checks, "an entry expires after the TTL")
 

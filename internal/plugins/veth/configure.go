@@ -98,7 +98,8 @@ func enableIPv6(s *rtnl.Sandbox, name string, dad bool) error {
 
 // addAddress adds one address. With ViaGateway it replaces the kernel's prefix
 // route by two routes: one to the gateway on the link, and one to the network
-// via the gateway.
+// via the gateway. Routes via the gateway are on-link, so that a plugin can make them in
+// another table in any order, as vrf does.
 func addAddress(b *rtnl.Batch, index int, ip *types100.IPConfig, o Options) {
 	flags := 0
 	if ip.Address.IP.To4() == nil && !o.DAD {
@@ -111,7 +112,7 @@ func addAddress(b *rtnl.Batch, index int, ip *types100.IPConfig, o Options) {
 	b.AddAddress(index, &ip.Address, flags|rtnl.NoPrefixRoute)
 	network := &net.IPNet{IP: ip.Address.IP.Mask(ip.Address.Mask), Mask: ip.Address.Mask}
 	b.AddRoute(&rtnl.Route{Index: index, Dst: HostPrefix(ip.Gateway), Src: ip.Address.IP, Scope: unix.RT_SCOPE_LINK, Exclusive: true})
-	b.AddRoute(&rtnl.Route{Index: index, Dst: network, Via: ip.Gateway, Src: ip.Address.IP, Exclusive: true})
+	b.AddRoute(&rtnl.Route{Index: index, Dst: network, Via: ip.Gateway, Src: ip.Address.IP, OnLink: true, Exclusive: true})
 }
 
 // HostPrefix returns the prefix that contains only one address: /32 or /128.
@@ -148,11 +149,10 @@ func addRoutes(b *rtnl.Batch, index int, r *types100.Result, o Options) {
 	}
 }
 
-// isNeighbour reports whether a gateway is in the network of an address of the result, but is not
-// the gateway of one. With ViaGateway, only the latter have a route on the link.
+// isNeighbour reports whether a gateway is in the network of an address of the result. With ViaGateway, no route
+// says so.
 func isNeighbour(r *types100.Result, gateway net.IP) bool {
-	return slices.ContainsFunc(r.IPs, func(ip *types100.IPConfig) bool { return ip.Address.Contains(gateway) }) &&
-		!slices.ContainsFunc(r.IPs, func(ip *types100.IPConfig) bool { return ip.Gateway.Equal(gateway) })
+	return slices.ContainsFunc(r.IPs, func(ip *types100.IPConfig) bool { return ip.Address.Contains(gateway) })
 }
 
 func kernelRoute(r *types.Route, index int, gateway net.IP) *rtnl.Route {

@@ -21,6 +21,9 @@ import (
 // to them.
 func Detach(ctx context.Context, c *sdk.CmdArgs, common *sdk.Common, ipam IPAM, rules Rules) error {
 	previous := c.PreviousOfDel(common)
+	if previous != nil && ipam != "" && len(previous.IPs) == 0 {
+		previous = nil // it does not tell what ADD has made: that has addresses
+	}
 	rulesErr := rules.Del(ctx, c, previous)
 	linkErr := deleteLink(ctx, c, common.Name, previous)
 	zoneErr := c.LeaveZones(ctx, common.Name, sdk.Addresses(previous))
