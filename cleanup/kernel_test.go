@@ -17,7 +17,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/retry"
 	"github.com/allocnet/allocnet/internal/state/lease"
-	"github.com/allocnet/allocnet/internal/testing/short"
+	"github.com/allocnet/allocnet/internal/testing/skip"
 	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/portmap"
 )
@@ -45,7 +45,7 @@ func eachNetwork(t *testing.T, families []string, test func(t *testing.T, n netw
 				subnets := subnetSets[families]
 				n := network{name: "net-" + kind, kind: kind, backend: backend, subnets: subnets}
 				t.Run(kind+"/"+backend+"/"+families, func(t *testing.T) {
-					short.InTurn(t, i, 4)
+					skip.InTurn(t, i, 4)
 					test(t, n)
 				})
 				i++
@@ -144,7 +144,7 @@ func TestForceWithoutResult(t *testing.T) {
 func TestForceStaticWithoutResult(t *testing.T) {
 	for i, backend := range []string{"iptables", "nftables"} {
 		t.Run(backend, func(t *testing.T) {
-			short.InTurn(t, i, 2)
+			skip.InTurn(t, i, 2)
 			h := newTestHost(t)
 			n := network{name: "n", kind: "bridge", backend: backend, subnets: []string{subnet4, subnet6}}
 			n.ipam = `{"type": "static", "addresses": [{"address": "10.77.0.3/24"}, {"address": "fd00:77::3/64"}]}`
@@ -176,7 +176,7 @@ func TestForceStaticWithoutResult(t *testing.T) {
 func TestForceByIDAlone(t *testing.T) {
 	for i, backend := range []string{"iptables", "nftables"} {
 		t.Run(backend, func(t *testing.T) {
-			short.InTurn(t, i, 2)
+			skip.InTurn(t, i, 2)
 			h := newTestHost(t)
 			n := network{name: "n", kind: "bridge", backend: backend, subnets: []string{subnet4, subnet6}}
 			n.ipam = `{"type": "host-local", "ranges": [[{"subnet": "` + subnet4 + `"}], [{"subnet": "` + subnet6 + `"}]]}`
@@ -223,7 +223,7 @@ func TestForceKeepsAlikeAllocations(t *testing.T) {
 	for i, backend := range []string{"iptables", "nftables"} {
 		for j, p := range pairs {
 			t.Run(fmt.Sprintf("%s/%s %s not %s %s", backend, p.network, p.id, p.otherNetwork, p.otherID), func(t *testing.T) {
-				short.InTurn(t, i+2*j, 5)
+				skip.InTurn(t, i+2*j, 5)
 				h := newTestHost(t)
 				n := network{name: p.otherNetwork, kind: "ptp", backend: backend, subnets: []string{subnet4}}
 				other := h.add(n, p.otherID, otherPorts)
@@ -266,7 +266,7 @@ func TestForceOneOfTwoNetworks(t *testing.T) {
 func TestForceKeepsReleasedAddress(t *testing.T) {
 	for i, backend := range []string{"iptables", "nftables"} {
 		t.Run(backend, func(t *testing.T) {
-			short.InTurn(t, i, 2)
+			skip.InTurn(t, i, 2)
 			h := newTestHost(t)
 			n := network{name: "n", kind: "bridge", backend: backend}
 			n.ipam = fmt.Sprintf(`{"type": "host-local", "dataDir": %q,
@@ -295,7 +295,7 @@ func TestForceKeepsReleasedAddress(t *testing.T) {
 func TestForceKeepsAddressOfMasquerade(t *testing.T) {
 	for i, backend := range []string{"iptables", "nftables"} {
 		t.Run(backend, func(t *testing.T) {
-			short.InTurn(t, i, 2)
+			skip.InTurn(t, i, 2)
 			h := newTestHost(t)
 			n := network{name: "n", kind: "ptp", backend: backend}
 			n.ipam = `{"type": "static", "addresses": [{"address": "10.77.0.5/24", "gateway": "10.77.0.1"}]}`
@@ -317,14 +317,18 @@ func TestForceKeepsAddressOfMasquerade(t *testing.T) {
 func TestForceConcurrently(t *testing.T) {
 	for i, backend := range []string{"iptables", "nftables"} {
 		t.Run(backend, func(t *testing.T) {
-			short.InTurn(t, i, 2)
+			skip.InTurn(t, i, 2)
 			h := newTestHost(t)
 			n := network{name: "n", kind: "bridge", backend: backend, subnets: []string{subnet4, subnet6}}
 			other := h.add(n, "other", nil)
 			h.force(h.add(n, "first", testPorts)) // creates the shared chains
 			before, others := h.snapshot(), h.audit(other)
 			var targets []Target
-			for i := range 6 {
+			number := 6
+			if testing.Short() {
+				number = 3
+			}
+			for i := range number {
 				ports := []portmap.Mapping{{HostPort: 20000 + i, ContainerPort: 80, Protocol: "udp"}}
 				targets = append(targets, h.add(n, fmt.Sprintf("a%d", i), ports))
 			}

@@ -24,3 +24,18 @@ func (c *Configurator) isHeld(p *plan.Plan, addErr error) bool {
 		return r.ID != p.ID && r.Phase == record.Ready && !r.FormerBoot && plan.HasAddress(r, p.Record, wanted)
 	})
 }
+
+// isFull reports whether an ADD has failed because a network has no free address, and no allocation in its networks
+// is being removed: an address becomes free only when another allocation ends.
+func (c *Configurator) isFull(p *plan.Plan, addErr error) bool {
+	if !errors.Is(addErr, ErrExhausted) {
+		return false
+	}
+	ofPlan := func(a record.Attachment) bool {
+		return slices.ContainsFunc(p.Attachments, func(b record.Attachment) bool { return a.Network == b.Network })
+	}
+	records, _ := c.store.List()
+	return !slices.ContainsFunc(records, func(r *record.Record) bool {
+		return r.ID != p.ID && r.Phase == record.Deleting && slices.ContainsFunc(r.Attachments, ofPlan)
+	})
+}

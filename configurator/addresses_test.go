@@ -2,6 +2,11 @@ package configurator
 
 import (
 	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -71,6 +76,61 @@ func TestAddressOfARemoval(t *testing.T) {
 	require.Equal(t, first.Address, second.Address)
 	require.Len(t, h.slept, 1)
 	require.NoError(t, h.Teardown(context.Background(), b))
+	h.requireNoRecords()
+}
+
+// TestFullRange: Setup does not wait for an address of a range that is in use, but it does while another process removes
+// an allocation of the network.
+func TestFullRange(t *testing.T) {
+	h, _ := bootHost(t, "")
+	file := filepath.Join(h.conf, "net.conflist")
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	h.file("net.conflist", strings.Replace(string(text), "10.77.0.0/24", "10.77.0.0/29", 1))
+	h.Configurator = h.booted("one")
+	full := 0
+	counting := &countingAdd{nativeEngine: h.native}
+	h.native, h.sleep = counting, h.recordSleep
+	for err == nil {
+		full++
+		require.Less(t, full, 9)
+		counting.calls, h.slept = 0, nil
+		_, err = h.Setup(t.Context(), Allocation{ID: fmt.Sprint("a", full), OwnNetns: true, Wait: true})
+	}
+	require.ErrorIs(t, err, ErrExhausted)
+	require.Equal(t, 1, counting.calls)
+	require.Empty(t, h.slept)
+
+	other := h.booted("one")
+	other.backlog.quietTime, other.backlog.longestPause = time.Hour, time.Hour
+	require.NoError(t, other.Teardown(t.Context(), Allocation{ID: "a1", OwnNetns: true}))
+	require.Equal(t, 1, other.Pending())
+	h.sleep = func(ctx context.Context, d time.Duration) error {
+		other.backlog.settle(ctx, 0)
+		return h.recordSleep(ctx, d)
+	}
+	_, err = h.Setup(t.Context(), Allocation{ID: "last", OwnNetns: true})
+	require.NoError(t, err)
+	require.Len(t, h.slept, 1)
+	require.NoError(t, h.Teardown(context.Background(), Allocation{ID: "last", OwnNetns: true, Wait: true}))
+	for i := 2; i < full; i++ {
+		require.NoError(t, h.Teardown(context.Background(), Allocation{ID: fmt.Sprint("a", i), OwnNetns: true, Wait: true}))
+	}
+	h.requireNoRecords()
+}
+
+// TestMissingFile: Setup does not try again if a file that the configuration names is missing.
+func TestMissingFile(t *testing.T) {
+	h, _ := nativeHost(t, "1.0.0")
+	file := filepath.Join(h.conf, "net.conflist")
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	h.file("net.conflist", strings.Replace(string(text), `"type":"host-local",`, `"type":"host-local","resolvConf":"/absent/resolv.conf",`, 1))
+	h.Configurator = h.restarted()
+	h.sleep = h.recordSleep
+	_, err = h.Setup(t.Context(), h.alloc("a"))
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	require.Empty(t, h.slept)
 	h.requireNoRecords()
 }
 

@@ -38,7 +38,7 @@ func (c *Configurator) addWithRetries(ctx context.Context, p *plan.Plan) (*Statu
 			}
 			continue
 		}
-		if failures.count >= c.cfg.Retry.Attempts || held || !transient(err) || ctx.Err() != nil {
+		if failures.count >= c.cfg.Retry.Attempts || held || !transient(err) || c.isFull(p, err) || ctx.Err() != nil {
 			return nil, failures.join(c.store.Delete(p.ID))
 		}
 		wait := c.cfg.Retry.Delay + c.jitter(c.cfg.Retry.Jitter)
@@ -60,19 +60,16 @@ func lacks(addErr error) bool {
 		errors.Is(addErr, ErrAddressUnavailable) && !errors.Is(addErr, lease.ErrNotInRange)
 }
 
-// rollBack undoes an attempt that failed with addErr. If the caller has canceled the
-// context, it gets rollBackTime; if the deadline has passed, withAddTimeout has reserved
-// time for it.
+// rollBack undoes an attempt that failed with addErr. If the caller cancels the context, also during
+// the roll-back, it continues for rollBackTime; if the deadline has passed, withAddTimeout has
+// reserved time for it.
 func (c *Configurator) rollBack(ctx context.Context, p *plan.Plan, addErr error) error {
 	if errors.Is(addErr, engine.ErrNothingDone) {
 		return nil
 	}
 	return c.step(ctx, StepRollBack, p.Record, func(ctx context.Context) error {
-		if errors.Is(ctx.Err(), context.Canceled) {
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), rollBackTime)
-			defer cancel()
-		}
+		ctx, cancel := outlast(ctx, rollBackTime, 0)
+		defer cancel()
 		return c.removeNetworksAfter(ctx, p, addErr)
 	})
 }
@@ -227,19 +224,24 @@ const forceTimeout = 3 * time.Second
 // withTimeAfter returns a context that ends some time after ctx has ended, or that time from now if
 // it has ended already.
 func withTimeAfter(ctx context.Context, more time.Duration) (context.Context, context.CancelFunc) {
-	longer := context.WithoutCancel(ctx)
 	if ctx.Err() != nil {
-		return context.WithTimeout(longer, more)
+		return context.WithTimeout(context.WithoutCancel(ctx), more)
 	}
+	return outlast(ctx, more, more)
+}
+
+// outlast returns a context that ends the given times after ctx is canceled or its deadline passes.
+func outlast(ctx context.Context, canceled, expired time.Duration) (context.Context, context.CancelFunc) {
+	longer := context.WithoutCancel(ctx)
 	var cancel context.CancelFunc
 	if deadline, ok := ctx.Deadline(); ok {
-		longer, cancel = context.WithDeadline(longer, deadline.Add(more))
+		longer, cancel = context.WithDeadline(longer, deadline.Add(expired))
 	} else {
 		longer, cancel = context.WithCancel(longer)
 	}
 	stop := context.AfterFunc(ctx, func() {
 		if errors.Is(ctx.Err(), context.Canceled) {
-			time.AfterFunc(more, cancel)
+			time.AfterFunc(canceled, cancel)
 		}
 	})
 	return longer, func() { stop(); cancel() }

@@ -17,7 +17,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/internal/testing/refplugins"
-	"github.com/allocnet/allocnet/internal/testing/short"
+	"github.com/allocnet/allocnet/internal/testing/skip"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -122,7 +122,7 @@ func TestTeardownOfAPoisonedRecord(t *testing.T) {
 			}},
 		} {
 			t.Run(string(e)+" "+test.name, func(t *testing.T) {
-				short.InTurn(t, i+k, 2)
+				skip.InTurn(t, i+k, 2)
 				h := bridgedWithForeign(t, e, "")
 				a := h.alloc("a")
 				p, err := h.planSetup(&a)

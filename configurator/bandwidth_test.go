@@ -18,7 +18,7 @@ import (
 	"github.com/allocnet/allocnet/internal/retry"
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
-	"github.com/allocnet/allocnet/internal/testing/short"
+	"github.com/allocnet/allocnet/internal/testing/skip"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -316,7 +316,7 @@ func TestUpdateBandwidthUndone(t *testing.T) {
 				}
 				t.Run(fmt.Sprint(name, " after ", times, " ", after), func(t *testing.T) {
 					if times == 2 {
-						short.InTurn(t, i+k, 2)
+						skip.InTurn(t, i+k, 2)
 					}
 					h, a := shapedHost(t, &slow)
 					ports := published(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 
-	"github.com/allocnet/allocnet/internal/testing/short"
+	"github.com/allocnet/allocnet/internal/testing/skip"
 	"github.com/allocnet/allocnet/policy"
 	"github.com/allocnet/allocnet/portmap"
 )
@@ -124,9 +124,9 @@ func TestLiveWithoutRecord(t *testing.T) {
 		for i, main := range []string{"bridge", "ptp"} {
 			t.Run(name+" "+main, func(t *testing.T) {
 				if !c.short {
-					short.Skip(t)
+					skip.InShort(t)
 				}
-				short.InTurn(t, i, 2)
+				skip.InTurn(t, i, 2)
 				h, leases := nativeHost(t, "1.0.0")
 				h.file("net.conflist", `{"cniVersion":"1.1.0","name":"net","plugins":[
 					{"type":"`+main+`","ipMasq":true,"ipam":{"type":"host-local","dataDir":"`+leases+`","subnet":"10.77.0.0/24"}},

@@ -112,7 +112,7 @@ func (c *Configurator) ClosePools() error {
 		}
 		p.stop()
 		p.ended.Wait()
-		errs = append(errs, c.discard(p, slices.Concat(p.takeAll(&p.slots), p.takeAll(&p.pending), p.takeAll(&p.failed))))
+		errs = append(errs, c.discard(p, p.drain()))
 		p.unlockClosed()
 	}
 	if c.monitor != nil {

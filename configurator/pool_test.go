@@ -2,6 +2,7 @@ package configurator
 
 import (
 	"context"
+	"errors"
 	"net"
 	"os"
 	"os/exec"
@@ -35,7 +36,7 @@ func pooledHost(t *testing.T, size int) (h *testHost, leases string) {
 // full waits until the pool is full.
 func (h *testHost) full() {
 	h.t.Helper()
-	require.Eventually(h.t, func() bool { s := h.Pools()[0]; return s.Ready == s.Size }, 10*time.Second, time.Millisecond)
+	require.Eventually(h.t, func() bool { s := h.Pools()[0]; return s.Ready == s.Size }, time.Minute, time.Millisecond)
 }
 
 // untilReady is a context that ends when all of a slot is set up.
@@ -182,7 +183,7 @@ func serve(t *testing.T, a Allocation, port int) {
 }
 
 func dial(address string) error {
-	c, err := net.DialTimeout("tcp", address, time.Second)
+	c, err := net.DialTimeout("tcp", address, 10*time.Second)
 	if err == nil {
 		err = c.Close()
 	}
@@ -599,6 +600,30 @@ func TestPoolClosedWhileASlotIsTaken(t *testing.T) {
 	require.NotEmpty(t, r.ContainerID, "from the pool")
 	require.NoError(t, h.Teardown(t.Context(), a))
 	require.Empty(t, leaseHolders(t, leases))
+}
+
+// TestPoolClosedWhileASlotFails: ClosePools also removes what is left of a slot whose preparation fails
+// meanwhile.
+func TestPoolClosedWhileASlotFails(t *testing.T) {
+	h, leases := pooledHost(t, 1)
+	p := h.pools[0]
+	ns, err := sandbox.New()
+	require.NoError(t, err)
+	s, err := h.planSlot(p, ns)
+	require.NoError(t, err)
+	require.NoError(t, h.setUpSlot(t.Context(), s))
+	p.mu.Lock()
+	p.places++ // as in awaitRoom
+	p.mu.Unlock()
+	stop := p.stop
+	p.stop = func() { stop(); p.giveUp(s, errors.New("not rolled back")) }
+	require.NoError(t, h.ClosePools())
+	require.Empty(t, leaseHolders(t, leases))
+	require.Nil(t, h.linkOf(s.ID))
+	h.requireNoRecords()
+	other := h.restarted()
+	require.NoError(t, other.ClosePools())
+	require.False(t, other.store.PoolAlive(p.key))
 }
 
 // TestSlotsRouteLoopback: a slot is ready for a host port on 127.0.0.1, and guarded. If

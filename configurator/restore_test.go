@@ -20,6 +20,7 @@ import (
 // of plugin ptp.
 func restoreHost(t *testing.T, n int) (h *testHost, allocs []Allocation) {
 	t.Helper()
+	flushRuleset(t) // another test's
 	others := []string{`{"type":"firewall"}`, `{"type":"portmap","capabilities":{"portMappings":true}}`}
 	h, leases := nativeHost(t, "1.0.0", others...)
 	ptp := `{"type":"ptp","ipMasq":true,"ipam":{"type":"host-local","dataDir":"` + leases + `","ranges":[[{"subnet":"10.78.0.0/24"}],[{"subnet":"fd00:78::/64"}]]}}`

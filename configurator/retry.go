@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io/fs"
+	"strings"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -20,6 +22,7 @@ func transient(err error) bool {
 		e        *types.Error
 		syntax   *json.SyntaxError
 		mistyped *json.UnmarshalTypeError
+		path     *fs.PathError
 	)
 	switch {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
@@ -32,6 +35,8 @@ func transient(err error) bool {
 		return false
 	case errors.As(err, &e):
 		return e.Code < types.ErrIncompatibleCNIVersion || e.Code > types.ErrInvalidNetworkConfig
+	case errors.As(err, &path) && errors.Is(path, fs.ErrNotExist) && !strings.HasPrefix(path.Path, "/proc/"): // a file that the configuration names
+		return false
 	}
 	var v *version.ErrorIncompatible
 	return !errors.As(err, &v)

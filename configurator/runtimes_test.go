@@ -8,7 +8,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 	"github.com/stretchr/testify/require"
 
-	"github.com/allocnet/allocnet/internal/testing/short"
+	"github.com/allocnet/allocnet/internal/testing/skip"
 )
 
 // cached writes a file into libcni's cache, which runtimes share.
@@ -46,7 +46,7 @@ func TestGCLeavesRuntimesAttachmentsAlone(t *testing.T) {
 			{"another's, of old versions", "net-c-eth0", `{"cniVersion":"0.3.1"}`, false},
 		} {
 			t.Run(version+" "+c.name, func(t *testing.T) {
-				short.InTurn(t, v+i, 2)
+				skip.InTurn(t, v+i, 2)
 				h, leases := nativeHost(t, version)
 				a := h.alloc("a")
 				_, err := h.Setup(t.Context(), a)

@@ -202,6 +202,19 @@ func TestRetryEndsWithTheContext(t *testing.T) {
 	h.requireNoRecords()
 }
 
+// TestCanceledDuringRollBack: the roll-back continues, so that nothing is left.
+func TestCanceledDuringRollBack(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	h := newTestHost(t, func(c *Config) { c.Observer = &atStep{name: StepDel, do: cancel} })
+	h.network("net", "1.0.0", adds(behaviours{"ADD": {Code: 7, Msg: "add trouble"}}))
+	_, err := h.Setup(ctx, h.alloc("a"))
+	require.ErrorIs(t, ctx.Err(), context.Canceled, "the roll-back began")
+	require.ErrorContains(t, err, "add trouble")
+	require.NotErrorIs(t, err, ErrIncomplete)
+	require.Equal(t, []string{"one ADD", "one DEL"}, h.commands())
+	h.requireNoRecords()
+}
+
 // TestRollBackThatFails: the record is kept, so that a later operation can
 // remove the rest.
 func TestRollBackThatFails(t *testing.T) {

@@ -27,6 +27,7 @@ type pool struct {
 	newest  time.Time // when the last one was bound
 	paused  time.Time // prepare no slot before
 	closed  bool
+	drained bool // after close: ClosePools has all slots that are left
 	status  PoolStatus
 	wake    chan struct{} // has a value if there may be room for a slot
 	pending []*slot       // to be discarded by watchPool
@@ -245,10 +246,10 @@ func (p *pool) notRemoved(slots []*slot) {
 	}
 }
 
-// keep keeps a slot, with its place, until watchPool has removed it. After close, only its descriptors are
-// closed: its record is that of a dead pool, which Recover removes. The caller holds p.mu.
+// keep keeps a slot, with its place, until watchPool or ClosePools has removed it. After drain, only its
+// descriptors are closed: its record is that of a dead pool, which Recover removes. The caller holds p.mu.
 func (p *pool) keep(s *slot) {
-	if !p.closed {
+	if !p.drained {
 		p.failed = append(p.failed, s)
 		return
 	}
@@ -263,6 +264,15 @@ func (p *pool) discardAll() {
 	defer p.mu.Unlock()
 	p.pending, p.slots = append(p.pending, p.slots...), nil // at once, for ClosePools
 	notify(p.tend)
+}
+
+// drain empties all lists of slots of a closed pool. The caller discards the slots, for the last time.
+func (p *pool) drain() []*slot {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := slices.Concat(p.slots, p.pending, p.failed)
+	p.slots, p.pending, p.failed, p.drained = nil, nil, nil, true
+	return all
 }
 
 // takeAll empties one of the lists of slots, which the caller discards.
