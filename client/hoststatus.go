@@ -60,6 +60,8 @@ type DaemonStatus struct {
 	Revision string    `json:"revision,omitempty"`
 	PID      int       `json:"pid"`
 	Started  time.Time `json:"started"`
+	// Problems are what the daemon does not serve, metrics or the page, with the reasons. It tries again.
+	Problems []string `json:"problems,omitempty"`
 }
 
 // NetworkStatus describes one network.

@@ -23,7 +23,7 @@ import (
 	"github.com/allocnet/allocnet/internal/hostsnap"
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
-	"github.com/allocnet/allocnet/internal/testing/short"
+	"github.com/allocnet/allocnet/internal/testing/skip"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -101,7 +101,7 @@ func TestChain(t *testing.T) {
 	privhost.Require(t, "iptables", "ip6tables")
 	for i, v := range []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
 		t.Run(v, func(t *testing.T) {
-			short.InTurn(t, i, 3)
+			skip.InTurn(t, i, 3)
 			plugins := func(dir string) []object {
 				list := []object{{"type": "loopback"}, bridged(t.TempDir())}
 				if since(t, v, "0.4.0") || dir == links { // the reference firewall does not support earlier versions

@@ -16,7 +16,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/hostsnap"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
-	"github.com/allocnet/allocnet/internal/testing/short"
+	"github.com/allocnet/allocnet/internal/testing/skip"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -146,7 +146,7 @@ func TestTakeOver(t *testing.T) {
 	for i, name := range slices.Sorted(maps.Keys(layouts)) {
 		changes := layouts[name]
 		t.Run(name, func(t *testing.T) {
-			short.InTurn(t, i, 8)
+			skip.InTurn(t, i, 8)
 			takeOver(t, "1.1.0", changes)
 			takeOverGone(t, changes, "")
 		})
@@ -205,7 +205,7 @@ func TestHandBack(t *testing.T) {
 		}
 		changes := layouts[name]
 		t.Run(name, func(t *testing.T) {
-			short.InTurn(t, i, 2)
+			skip.InTurn(t, i, 2)
 			changes := maps.Clone(changes)
 			changes["firewall"] = merged(object{"backend": "iptables"}, changes["firewall"])
 			before := snapshot(t)

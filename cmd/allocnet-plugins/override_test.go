@@ -12,7 +12,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/hostsnap"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
-	"github.com/allocnet/allocnet/internal/testing/short"
+	"github.com/allocnet/allocnet/internal/testing/skip"
 )
 
 // TestNetnsOverride: with CNI_NETNS_OVERRIDE, a plugin works in the namespace
@@ -22,7 +22,7 @@ func TestNetnsOverride(t *testing.T) {
 	want := map[string]string{}
 	names := []string{}
 	for i, name := range slices.Sorted(maps.Keys(good)) {
-		if short.Has(t, i, 3) {
+		if skip.Has(t, i, 3) {
 			names = append(names, name)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/plugins/builtin"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
-	"github.com/allocnet/allocnet/internal/testing/short"
+	"github.com/allocnet/allocnet/internal/testing/skip"
 )
 
 // previousResults are forms of prevResult that the reference plugins accept or
@@ -41,7 +41,7 @@ func TestPreviousLikeTheReference(t *testing.T) {
 			netns := namespace(t, "previous-"+name)
 			for _, version := range []string{"0.4.0", "1.0.0"} {
 				for i, previous := range previousResults {
-					if !short.Has(t, i, 6) {
+					if !skip.Has(t, i, 6) {
 						continue
 					}
 					previous = strings.ReplaceAll(previous, "VERSION", version)

@@ -37,10 +37,10 @@ func listenIn(t *testing.T, s *sandbox.Sandbox, port string) {
 }
 
 // dialFrom reports whether a TCP connection from a network namespace can be established.
-func dialFrom(t *testing.T, s *sandbox.Sandbox, address string) error {
+func dialFrom(t *testing.T, s *sandbox.Sandbox, address string, timeout time.Duration) error {
 	t.Helper()
 	return s.Do(func() error {
-		c, err := net.DialTimeout("tcp", address, 400*time.Millisecond)
+		c, err := net.DialTimeout("tcp", address, timeout)
 		if err == nil {
 			c.Close()
 		}
@@ -60,8 +60,8 @@ func TestPolicy(t *testing.T) {
 	setup := []string{"setup", "db", "--network", "allocnet", "--policy", file, "--json"}
 	at := decode[configurator.Status](t, w.run(setup...).ok(t)).Address
 	w.run("setup", "web", "--network", "allocnet", "-l", "app=web", "--policy", "no-metadata").ok(t)
-	require.NoError(t, dialFrom(t, web, at+":80"))
-	require.Error(t, dialFrom(t, web, at+":81"))
+	require.NoError(t, dialFrom(t, web, at+":80", 10*time.Second))
+	require.Error(t, dialFrom(t, web, at+":81", 400*time.Millisecond))
 	require.False(t, decode[configurator.Status](t, w.run(setup...).ok(t)).Created)
 
 	require.Regexp(t, `(?m)^db .* - +ingress:deny\+1 +-$`, w.run("ls", "--wide").ok(t))
@@ -91,11 +91,11 @@ func TestPolicy(t *testing.T) {
 
 	text := runWith(`{"ingress":{"default":"deny","rules":[{"peers":[{"allocation":"web"}]}]}}`, append([]string{"set", "db", "--policy", "-", "-l", "a=b"}, w.flags()...)...).ok(t)
 	require.Regexp(t, `^\S+ db is changed\n$`, text)
-	require.NoError(t, dialFrom(t, web, at+":81"))
+	require.NoError(t, dialFrom(t, web, at+":81", 10*time.Second))
 	w.run("set", "db", "--policy", "isolated").ok(t)
-	require.Error(t, dialFrom(t, web, at+":80"))
+	require.Error(t, dialFrom(t, web, at+":80", 400*time.Millisecond))
 	w.run("set", "db", "--policy", "none").ok(t)
-	require.NoError(t, dialFrom(t, web, at+":80"))
+	require.NoError(t, dialFrom(t, web, at+":80", 10*time.Second))
 	require.Nil(t, decode[configurator.Record](t, w.run("inspect", "db", "--json").ok(t)).Policy)
 	w.run("setup", "db", "--network", "allocnet", "--label", "a=b", "--policy", "none").ok(t)
 	require.Regexp(t, `: allowed\n.*\nnetwork allocnet +egress of db +allow +default\n$`, w.run("policy", "explain", "db", "--to", "192.0.2.1", "tcp/1").ok(t))

@@ -70,14 +70,18 @@ func testExplainGroups(t *testing.T, main string, passes bool) {
 		if strings.Contains(target, ":") { // each family has a socket of its own
 			host = "fd00:7:1::1"
 		}
-		send(t, s, host, "then to the host")
-		arrived := received() == "to "+target
-		if arrived {
-			require.Equal(t, "then to the host", received())
+		want := []string{"to the host after " + target}
+		send(t, s, host, want[0])
+		if passes {
+			want = append(want, "to "+target)
 		}
-		require.Equal(t, passes, arrived, target)
+		var got []string
+		for range want {
+			got = append(got, received())
+		}
+		require.ElementsMatch(t, want, got) // in any order: each waits for a neighbour of its own, on some processor
 		e := decode[[]explanation](t, w.run("policy", "explain", "web", "--to", target, "udp/9", "--json").ok(t))[0]
-		require.Equal(t, arrived, e.Verdict == policy.Allow, "%s: %+v", target, e)
+		require.Equal(t, passes, e.Verdict == policy.Allow, "%s: %+v", target, e)
 	}
 }
 

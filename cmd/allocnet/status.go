@@ -65,7 +65,8 @@ func (a *app) status(ctx context.Context) error {
 // isWrong reports whether something has to be repaired, now.
 func isWrong(s *client.HostStatus) bool {
 	c := &s.Allocations
-	return c.Unhealthy+c.Unchecked+c.NetnsGone+len(s.Skipped)+len(s.Problems) > 0 || s.Doctor != nil && s.Doctor.Errors > 0
+	return s.Daemon != nil && len(s.Daemon.Problems) > 0 ||
+		c.Unhealthy+c.Unchecked+c.NetnsGone+len(s.Skipped)+len(s.Problems) > 0 || s.Doctor != nil && s.Doctor.Errors > 0
 }
 
 func (a *app) hostStatus(ctx context.Context, daemon *client.Client) (*client.HostStatus, error) {
@@ -156,6 +157,9 @@ func (a *app) printHostStatus(s *client.HostStatus) {
 	}
 	a.printSection("LAST ERRORS", lines)
 	a.printSection("SKIPPED FILES (`allocnet doctor` names the repair)", s.Skipped)
+	if s.Daemon != nil {
+		a.printSection("NOT SERVED (the daemon tries again)", s.Daemon.Problems)
+	}
 	a.printSection("NOT READ", s.Problems)
 }
 

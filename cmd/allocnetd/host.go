@@ -17,7 +17,6 @@ import (
 
 	"github.com/allocnet/allocnet/cmd/internal/doctor"
 	"github.com/allocnet/allocnet/cmd/internal/dropin"
-	"github.com/allocnet/allocnet/cmd/internal/exporter"
 	"github.com/allocnet/allocnet/cmd/internal/heal"
 	"github.com/allocnet/allocnet/cmd/internal/hoststatus"
 	"github.com/allocnet/allocnet/cmd/internal/netpolicy"
@@ -48,9 +47,8 @@ type host struct {
 	rules     *ruleset.Ruleset // for the counters of network policies; nil if the kernel has no nftables
 	manager   *supervisor
 	pool      *sandbox.Pool
-	dropin    *dropin.Service    // for plugins that runtimes start as binaries
-	exporter  *exporter.Exporter // nil for none
-	page      *page              // nil for none
+	dropin    *dropin.Service // for plugins that runtimes start as binaries
+	optional  []*optional
 	// retired are replaced services whose operations still run, or that still delete what allocations
 	// have left.
 	retired []*generation
@@ -377,10 +375,9 @@ func (h *host) close() error {
 	if h.rules != nil {
 		errs = append(errs, h.rules.Close())
 	}
-	if h.exporter != nil {
-		errs = append(errs, h.exporter.Close())
+	for _, o := range h.optional {
+		errs = append(errs, o.close())
 	}
-	errs = append(errs, h.page.close())
 	for _, g := range append(h.retired, h.active()) {
 		errs = append(errs, g.service.Close())
 	}

@@ -45,12 +45,38 @@ func TestMetricsListener(t *testing.T) {
 	require.Error(t, err)
 }
 
-// TestMetricsListenerFails: errors name the place of the setting. No socket is left.
-func TestMetricsListenerFails(t *testing.T) {
+// TestMetricsPortIsTaken: any user of the host may have the port. The daemon runs, says so, and serves
+// metrics when the port is free.
+func TestMetricsPortIsTaken(t *testing.T) {
 	w := newWorkspace(t)
 	l, err := net.Listen("tcp", "127.0.0.1:9653")
 	require.NoError(t, err)
-	defer l.Close()
+	w.configure(embedded, `metrics {`, `listen = "127.0.0.1:9653"`, `}`)
+	p := w.start()
+	want := "metrics.listen: listen for metrics: listen tcp 127.0.0.1:9653: bind: address already in use"
+	status, err := w.client().HostStatus(t.Context())
+	require.NoError(t, err)
+	require.Len(t, status.Daemon.Problems, 1)
+	require.Contains(t, status.Daemon.Problems[0], w.path("d.hcl")+":7: "+want)
+	w.allocate("a1")
+	w.release("a1")
+
+	require.NoError(t, l.Close())
+	p.logged("serving metrics")
+	response, err := http.Get("http://127.0.0.1:9653/healthz")
+	require.NoError(t, err)
+	response.Body.Close()
+	status, err = w.client().HostStatus(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, status.Daemon.Problems)
+	p.stop()
+	_, err = net.Dial("tcp", "127.0.0.1:9653")
+	require.Error(t, err)
+}
+
+// TestMetricsListenerFails: errors name the place of the setting. No socket is left.
+func TestMetricsListenerFails(t *testing.T) {
+	w := newWorkspace(t)
 	w.write("web.yml", "tls_server_config: {cert_file: none.pem, key_file: none.key}")
 	webConfig := `web_config = "` + w.path("web.yml") + `"`
 	fails := func(code int, want string, args ...string) {
@@ -62,9 +88,6 @@ func TestMetricsListenerFails(t *testing.T) {
 		require.Contains(t, string(out), want)
 		require.NoFileExists(t, w.path("s"))
 	}
-	w.configure(`metrics {`, `listen = "127.0.0.1:9653"`, `}`)
-	fails(exitFailure, "d.hcl:6: metrics.listen: listen for metrics: listen tcp 127.0.0.1:9653: bind: address already in use")
-	fails(exitFailure, "flag --metrics-listen: metrics.listen: listen for metrics: listen tcp 192.0.2.1:9653: bind: cannot assign requested address", "--metrics-listen=192.0.2.1:9653")
 	w.configure(`metrics { ` + webConfig + ` }`)
 	invalid := `d.hcl:5: metrics.web_config: "` + w.path("web.yml") + `": failed to read cert_file (` + w.path("none.pem") + `): open ` + w.path("none.pem")
 	fails(exitUsage, invalid)

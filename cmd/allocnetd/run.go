@@ -48,7 +48,8 @@ func runDaemon(ctx context.Context, source settings.Source, logTo io.Writer) err
 		return errors.Join(err, l.Release())
 	}
 	h.activeFile = activeFile(l)
-	if err := errors.Join(h.listenForMetrics(), h.listenForPage(l.Path()), h.writeFirstActive()); err != nil {
+	h.listenForMetrics()
+	if err := errors.Join(h.listenForPage(l.Path()), h.writeFirstActive()); err != nil {
 		return errors.Join(err, l.Release(), h.close())
 	}
 	return errors.Join(server.Run(ctx, h.options(l)), h.close())
@@ -73,7 +74,7 @@ func (h *host) options(l *server.Listener) server.Options {
 			{Name: "subnets of flanneld", Run: h.followSubnets},
 			{Name: "copy of the active settings", Run: h.writeActiveLater},
 			{Name: "flows that network policies deny", Run: h.followDenials},
-		}, slices.Concat(h.exports(), h.pages(), h.healing(&s))...),
+		}, slices.Concat(h.optionalTasks(), h.healing(&s))...),
 		Reconcile:     h.reconcile,
 		ReconcileWait: s.Reconcile.Wait,
 		Reload:        h.reload,

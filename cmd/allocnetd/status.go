@@ -13,9 +13,15 @@ import (
 // status returns the overview of the host that GET /v1/status serves.
 func (h *host) status(ctx context.Context) *client.HostStatus {
 	b, g := newBuild(buildinfo.Read()), h.active()
+	var problems []string
+	for _, o := range h.optional {
+		if p := o.report(); p != "" {
+			problems = append(problems, p)
+		}
+	}
 	return hoststatus.Collect(ctx, hoststatus.Options{
 		Service: g.service, Networks: g.networks.Networks, Engine: g.settings.Engine, ConfDir: g.settings.ConfDir, Recent: &h.recent, Host: h.doctor(g),
-		Daemon: &client.DaemonStatus{Version: b.Version, Revision: b.Revision, PID: os.Getpid(), Started: h.started},
+		Daemon: &client.DaemonStatus{Version: b.Version, Revision: b.Revision, PID: os.Getpid(), Started: h.started, Problems: problems},
 	})
 }
 

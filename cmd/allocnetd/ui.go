@@ -13,7 +13,6 @@ import (
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/cmd/internal/doctor"
-	"github.com/allocnet/allocnet/cmd/internal/server"
 	"github.com/allocnet/allocnet/cmd/internal/ui"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 )
@@ -25,7 +24,7 @@ type page struct {
 }
 
 // listenForPage makes the page a task of the daemon, if the settings have an address. Its
-// file is beside the socket. The caller must close it if the daemon does not run.
+// file is beside the socket.
 func (h *host) listenForPage(socket string) error {
 	address := h.active().settings.UI
 	if address == "" {
@@ -34,7 +33,20 @@ func (h *host) listenForPage(socket string) error {
 	if socket == "" {
 		return h.source.Problem("ui", errors.New("the socket has no path beside which the URL could be stored: use allocnet ui"))
 	}
-	s, err := ui.Listen(ui.Options{
+	h.addOptional("page", "ui", func() (tcpServer, error) {
+		p := &page{file: socket + ".url"}
+		err := p.listen(h, address)
+		if err != nil {
+			return nil, errors.Join(err, p.Close()) // a daemon that was killed may have left its file
+		}
+		h.logger.Info("serving the page", "address", address, "url_in", p.file)
+		return p, nil
+	})
+	return nil
+}
+
+func (p *page) listen(h *host, address string) (err error) {
+	p.Server, err = ui.Listen(ui.Options{
 		Address:  address,
 		Service:  func() allocnet.Service { return h.active().service },
 		Networks: func() ([]*conflist.Network, []*conflist.FileError) { return h.active().networks.Networks() },
@@ -45,34 +57,24 @@ func (h *host) listenForPage(socket string) error {
 		Logger:   h.logger.Named("ui"),
 	})
 	if err != nil {
-		return h.source.Problem("ui", err)
+		return err
 	}
-	h.page = &page{s, socket + ".url"}
-	if err := renameio.WriteFile(h.page.file, []byte(s.URL()+"\n"), 0o600, renameio.WithTempDir(filepath.Dir(h.page.file)), renameio.WithStaticPermissions(0o600)); err != nil {
+	if err := renameio.WriteFile(p.file, []byte(p.URL()+"\n"), 0o600, renameio.WithTempDir(filepath.Dir(p.file)), renameio.WithStaticPermissions(0o600)); err != nil {
 		return fmt.Errorf("store the URL of the page: %w", err)
 	}
-	h.logger.Info("serving the page", "address", address, "url_in", h.page.file)
 	return nil
 }
 
-// pages returns the task that serves the page, if the settings have an address.
-func (h *host) pages() []server.Task {
-	if h.page == nil {
-		return nil
-	}
-	return []server.Task{{Name: "page", Run: h.page.Run}}
-}
-
-// close removes the file, and stops listening.
-func (p *page) close() error {
-	if p == nil {
-		return nil
-	}
+// Close removes the file, and stops listening.
+func (p *page) Close() error {
 	err := os.Remove(p.file)
 	if errors.Is(err, os.ErrNotExist) {
 		err = nil
 	}
-	return errors.Join(err, p.Close())
+	if p.Server == nil {
+		return err
+	}
+	return errors.Join(err, p.Server.Close())
 }
 
 // gather returns the metrics that can be read.

@@ -57,23 +57,36 @@ func TestPage(t *testing.T) {
 	require.NoFileExists(t, w.path("s"))
 }
 
-// TestPageFails: the error names the place of the setting. Nothing is left.
-func TestPageFails(t *testing.T) {
+// TestPagePortIsTaken: the daemon runs without the page, and serves it when the port is free. The URL of
+// a daemon that was killed is gone: another user has its port.
+func TestPagePortIsTaken(t *testing.T) {
 	w := newWorkspace(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	defer l.Close()
 	address := l.Addr().String()
-	for value, want := range map[string]string{
-		address:        "d.hcl:5: ui: listen for the page: listen tcp " + address + ": bind: address already in use",
-		"0.0.0.0:9654": `d.hcl:5: ui: "0.0.0.0:9654" is not a loopback address with a port`,
-	} {
-		w.configure(`ui = "` + value + `"`)
-		out, err := w.command().CombinedOutput()
-		var exit *exec.ExitError
-		require.ErrorAs(t, err, &exit)
-		require.Contains(t, string(out), want)
-		require.NoFileExists(t, w.path("s"))
-		require.NoFileExists(t, w.path("s.url"))
-	}
+	w.configure(`ui = "` + address + `"`)
+	w.write("s.url", "http://"+address+"/#token=old")
+	p := w.start()
+	require.NoFileExists(t, w.path("s.url"))
+	status, err := w.client().HostStatus(t.Context())
+	require.NoError(t, err)
+	require.Len(t, status.Daemon.Problems, 1)
+	require.Contains(t, status.Daemon.Problems[0], "d.hcl:5: ui: listen for the page: listen tcp "+address+": bind: address already in use")
+	require.NoError(t, l.Close())
+	p.logged("serving the page")
+	require.FileExists(t, w.path("s.url"))
+	p.stop()
+	require.NoFileExists(t, w.path("s.url"))
+}
+
+// TestPageFails: the error names the place of the setting. Nothing is left.
+func TestPageFails(t *testing.T) {
+	w := newWorkspace(t)
+	w.configure(`ui = "0.0.0.0:9654"`)
+	out, err := w.command().CombinedOutput()
+	var exit *exec.ExitError
+	require.ErrorAs(t, err, &exit)
+	require.Contains(t, string(out), `d.hcl:5: ui: "0.0.0.0:9654" is not a loopback address with a port`)
+	require.NoFileExists(t, w.path("s"))
+	require.NoFileExists(t, w.path("s.url"))
 }

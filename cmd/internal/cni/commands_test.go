@@ -18,7 +18,7 @@ import (
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
-	"github.com/allocnet/allocnet/internal/testing/short"
+	"github.com/allocnet/allocnet/internal/testing/skip"
 	"github.com/allocnet/allocnet/policy"
 )
 
@@ -40,7 +40,7 @@ func TestLife(t *testing.T) {
 		for i, version := range Versions {
 			t.Run(string(engine)+" "+version, func(t *testing.T) {
 				if engine == configurator.EngineExec {
-					short.InTurn(t, i, len(Versions))
+					skip.InTurn(t, i, len(Versions))
 				}
 				w := newWorkspace(t, engine)
 				conf := ours(version, `"delegate":"br"`)
@@ -77,12 +77,12 @@ func TestFormOfResults(t *testing.T) {
 		for i, version := range Versions {
 			t.Run(string(engine)+" "+version, func(t *testing.T) {
 				if engine == configurator.EngineExec {
-					short.InTurn(t, i, len(Versions))
+					skip.InTurn(t, i, len(Versions))
 				}
 				w := newWorkspace(t, engine)
 				w.network("same", strconv.Quote(version), w.bridge("brcni2", "10.67.0.0/24"))
 				for j, delegates := range []string{`["same"]`, `["br"]`, `["same","br"]`} {
-					if engine == configurator.EngineNative && !short.Has(t, i+j, 3) {
+					if engine == configurator.EngineNative && !skip.Has(t, i+j, 3) {
 						continue
 					}
 					add := w.env("ADD", "c1")

@@ -10,6 +10,7 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/internal/state/conflist"
+	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -25,12 +26,20 @@ var codes = []struct {
 	{configurator.ErrExhausted, CodeTryAgainLater},
 	{configurator.ErrBridgeFull, CodeTryAgainLater},
 	{configurator.ErrLimit, CodeTryAgainLater},
+	{configurator.ErrNoPort, CodeTryAgainLater},
+	{configurator.ErrPortTaken, CodeTryAgainLater},
+	{configurator.ErrListener, CodeTryAgainLater},
 	{sandbox.ErrNotNamespace, CodeInvalidNetns},
 	{sandbox.ErrHostNamespace, CodeInvalidNetns},
 	{configurator.ErrNotFound, CodeUnknownContainer},
 	{configurator.ErrUnknownNetwork, CodeInvalidConfig},
 	{configurator.ErrUnserved, CodeInvalidConfig},
 	{configurator.ErrInvalidAllocation, CodeInvalidConfig},
+	// What another attachment has, it gives up one day.
+	{portmap.ErrConflict, CodeTryAgainLater},
+	{configurator.ErrInUse, CodeTryAgainLater},
+	{configurator.ErrAddressUnavailable, CodeTryAgainLater},
+	{configurator.ErrIncomplete, CodeTryAgainLater},
 }
 
 // fault returns an error for the runtime, without parts of the configuration that a plugin

@@ -17,7 +17,8 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
-	"github.com/allocnet/allocnet/internal/testing/short"
+	"github.com/allocnet/allocnet/internal/testing/skip"
+	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -63,7 +64,7 @@ func TestPluginQuotes(t *testing.T) {
 		} {
 			t.Run(string(engine)+" "+quote.name, func(t *testing.T) {
 				if engine == configurator.EngineExec {
-					short.InTurn(t, i, 4)
+					skip.InTurn(t, i, 4)
 				}
 				w := newWorkspace(t, engine)
 				text := "#!/bin/sh\n[ $CNI_COMMAND = ADD ] || exit 0\n" + quote.script + "\nexit 1\n"
@@ -226,6 +227,14 @@ func TestFault(t *testing.T) {
 		{wrap(configurator.ErrIncomplete, context.DeadlineExceeded), 11, ""},
 		{wrap(configurator.ErrExhausted, fs.ErrExist), 11, ""},
 		{wrap(configurator.ErrDifferent, fs.ErrExist), 999, ""},
+		{wrap(portmap.ErrConflict, fs.ErrExist), 11, ""},
+		{wrap(configurator.ErrInvalidAllocation, portmap.ErrConflict), 7, ""},
+		{wrap(configurator.ErrPortTaken, fs.ErrExist), 11, ""},
+		{wrap(configurator.ErrListener, fs.ErrExist), 11, ""},
+		{wrap(configurator.ErrNoPort, fs.ErrExist), 11, ""},
+		{wrap(configurator.ErrInUse, fs.ErrExist), 11, ""},
+		{wrap(configurator.ErrAddressUnavailable, fs.ErrExist), 11, ""},
+		{wrap(configurator.ErrIncomplete, fs.ErrExist), 11, ""},
 	} {
 		e := fault(test.err)
 		require.Equal(t, test.code, e.Code, test.err)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"slices"
 	"sync"
@@ -220,8 +219,7 @@ func TestListenersTwice(t *testing.T) {
 	var err error
 	h.records, err = r.conf.List(t.Context())
 	require.NoError(t, err)
-	l, err := net.Listen("tcp4", "0.0.0.0:8080")
-	require.NoError(t, err)
+	l := listen(t)
 	defer l.Close()
 	c := checks[slices.IndexFunc(checks, func(c check) bool { return c.name == "listeners" })]
 	found, err := c.look(t.Context(), h)

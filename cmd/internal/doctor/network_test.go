@@ -400,8 +400,7 @@ func TestPortDropsOfLegacyIPTables(t *testing.T) {
 func TestListeners(t *testing.T) {
 	r := newRig(t)
 	r.setup("web")
-	l, err := net.Listen("tcp4", "0.0.0.0:8080")
-	require.NoError(t, err)
+	l := listen(t)
 	f := r.finds("port-listener", []string{fmt.Sprintf(`(process %d) listens on 0.0.0.0:8080, and allocation "web" publishes host port 8080/tcp`, os.Getpid())})
 	require.Equal(t, Warning, f.Severity)
 	require.NoError(t, l.Close())

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -286,4 +287,17 @@ func describe(findings []Finding) string {
 		fmt.Fprintf(&b, "%s %s [%s]: %s\n  repair: %s\n", f.Severity, f.ID, f.Object, f.What, f.Repair)
 	}
 	return b.String()
+}
+
+// listen listens on port 8080. A child of an earlier test may have its socket until it runs its program.
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	var l net.Listener
+	require.Eventually(t, func() (listens bool) {
+		var err error
+		l, err = net.Listen("tcp4", "0.0.0.0:8080")
+		return !errors.Is(err, unix.EADDRINUSE)
+	}, 10*time.Second, time.Millisecond)
+	require.NotNil(t, l)
+	return l
 }

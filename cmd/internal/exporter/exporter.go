@@ -15,10 +15,10 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/exporter-toolkit/web"
-	"golang.org/x/net/netutil"
 	"golang.org/x/sync/singleflight"
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/cmd/internal/connlimit"
 	"github.com/allocnet/allocnet/internal/netlink/sockdiag"
 )
 
@@ -40,7 +40,7 @@ type Options struct {
 }
 
 const (
-	// maxConnections bounds the open connections. Further ones wait in the kernel.
+	// maxConnections bounds the open connections: see connlimit.
 	maxConnections = 64
 	maxHeader      = 16 << 10
 
@@ -133,7 +133,7 @@ func (e *Exporter) Run(ctx context.Context) error {
 	warnings := e.options.Logger.StandardWriter(&hclog.StandardLoggerOptions{ForceLevel: hclog.Warn})
 	logger := slog.New(slog.NewTextHandler(warnings, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	flags := &web.FlagConfig{WebConfigFile: &e.options.WebConfig}
-	err := web.Serve(netutil.LimitListener(e.listener, maxConnections), e.server, flags, logger)
+	err := web.Serve(connlimit.New(e.listener, e.server, maxConnections), e.server, flags, logger)
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}

@@ -14,11 +14,11 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	dto "github.com/prometheus/client_model/go"
-	"golang.org/x/net/netutil"
 	"golang.org/x/sync/singleflight"
 
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/client"
+	"github.com/allocnet/allocnet/cmd/internal/connlimit"
 	"github.com/allocnet/allocnet/cmd/internal/doctor"
 	"github.com/allocnet/allocnet/cmd/internal/server/settings"
 	"github.com/allocnet/allocnet/internal/redact"
@@ -48,7 +48,7 @@ type Options struct {
 }
 
 const (
-	// maxConnections bounds the open connections. Further ones wait in the kernel.
+	// maxConnections bounds the open connections: see connlimit.
 	maxConnections = 64
 	maxHeader      = 16 << 10
 
@@ -102,7 +102,7 @@ func (s *Server) URL() string { return "http://" + s.listener.Addr().String() + 
 func (s *Server) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = s.server.Close() })
 	defer stop()
-	err := s.server.Serve(netutil.LimitListener(s.listener, maxConnections))
+	err := s.server.Serve(connlimit.New(s.listener, s.server, maxConnections))
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}

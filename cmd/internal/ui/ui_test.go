@@ -366,6 +366,28 @@ func TestClientThatReadsNothing(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
+// TestConnectionsAreBounded: a client that opens many connections and asks nothing keeps no other out.
+func TestConnectionsAreBounded(t *testing.T) {
+	s, err := Listen(defaults())
+	require.NoError(t, err)
+	s.server.ReadHeaderTimeout = time.Hour
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	address := s.listener.Addr().String()
+	for range maxConnections {
+		c, err := net.Dial("tcp", address)
+		require.NoError(t, err)
+		defer c.Close()
+	}
+	answer, err := http.Get("http://" + address + "/")
+	require.NoError(t, err)
+	require.NoError(t, answer.Body.Close())
+	require.Equal(t, http.StatusOK, answer.StatusCode)
+	cancel()
+	require.NoError(t, <-ended)
+}
+
 // TestSharedCall: two requests at the same time cause one examination, which does not end
 // with the first of them.
 func TestSharedCall(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 	"github.com/allocnet/allocnet/cmd/internal/server/api"
 	"github.com/allocnet/allocnet/cmd/internal/server/apitest"
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/internal/testing/skip"
 )
 
 // peerSocket is the variable that makes the test binary a client.
@@ -94,13 +94,7 @@ func TestPeers(t *testing.T) {
 // requireRoot skips a test that connects as other users.
 func requireRoot(t *testing.T) {
 	t.Helper()
-	if os.Geteuid() == 0 {
-		return
-	}
-	if os.Getenv(privhost.RequireVariable) == "1" {
-		t.Fatal("only root can connect as other users")
-	}
-	t.Skip("only root can connect as other users")
+	skip.Unless(t, os.Geteuid() == 0, "only root can connect as other users")
 }
 
 // openTo lets other users search the directories of a socket.

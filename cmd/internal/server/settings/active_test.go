@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/testing/skip"
 )
 
 // others holds a value other than the default for every setting.
@@ -119,12 +121,7 @@ func TestWary(t *testing.T) {
 		"a directory":            {0, fs.ModeDir | 0o700, false, "is not a regular file"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if test.owner != 0 && os.Geteuid() != 0 {
-				if os.Getenv("ALLOCNET_REQUIRE_KERNEL") == "1" {
-					t.Fatal("only root can give a file away")
-				}
-				t.Skip("only root can give a file away")
-			}
+			skip.Unless(t, test.owner == 0 || os.Geteuid() == 0, "only root can give a file away")
 			file := filepath.Join(t.TempDir(), "f")
 			switch test.mode.Type() {
 			case fs.ModeNamedPipe:
