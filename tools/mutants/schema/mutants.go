@@ -8,6 +8,7 @@ type ordered interface {
 	integer | ~float32 | ~float64 | ~string
 }
 
+// Bool returns a condition, negated if the mutant n is active.
 func Bool[B ~bool](n int, b B) B {
 	if active(n) {
 		return !b
@@ -15,8 +16,10 @@ func Bool[B ~bool](n int, b B) B {
 	return b
 }
 
+// Drop reports whether the mutant n is active, which leaves out a call.
 func Drop(n int) bool { return active(n) }
 
+// Less returns a < b; the mutant n includes the boundary.
 func Less[T ordered](n int, a, b T) bool {
 	if active(n) {
 		return a <= b
@@ -24,6 +27,7 @@ func Less[T ordered](n int, a, b T) bool {
 	return a < b
 }
 
+// LessOrEqual returns a <= b; the mutant n excludes the boundary.
 func LessOrEqual[T ordered](n int, a, b T) bool {
 	if active(n) {
 		return a < b
@@ -31,6 +35,7 @@ func LessOrEqual[T ordered](n int, a, b T) bool {
 	return a <= b
 }
 
+// Greater returns a > b; the mutant n includes the boundary.
 func Greater[T ordered](n int, a, b T) bool {
 	if active(n) {
 		return a >= b
@@ -38,6 +43,7 @@ func Greater[T ordered](n int, a, b T) bool {
 	return a > b
 }
 
+// GreaterOrEqual returns a >= b; the mutant n excludes the boundary.
 func GreaterOrEqual[T ordered](n int, a, b T) bool {
 	if active(n) {
 		return a > b
@@ -45,6 +51,7 @@ func GreaterOrEqual[T ordered](n int, a, b T) bool {
 	return a >= b
 }
 
+// Int returns a number, or with the mutant n its successor.
 func Int[T integer](n int, v T) T {
 	if active(n) {
 		return v + 1
@@ -52,6 +59,7 @@ func Int[T integer](n int, v T) T {
 	return v
 }
 
+// String returns a text, or with the mutant n another one.
 func String[S ~string](n int, s S) S {
 	if active(n) {
 		return s + "~"
