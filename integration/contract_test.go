@@ -13,7 +13,7 @@ func contract() testbed.Contract {
 		"TestAddressChangesHands":              {Run: TestAddressChangesHands, Bypasses: true}, // requests addresses
 		"TestAdminChain":                       {Run: TestAdminChain},
 		"TestAutoChooses":                      {Run: TestAutoChooses},
-		"TestBesideDocker":                     {Run: TestBesideDocker, Always: true},
+		"TestBesideDocker":                     {Run: TestBesideDocker},
 		"TestBesideFirewalld":                  {Run: TestBesideFirewalld},
 		"TestCollectLostInAnotherOrder":        {Run: TestCollectLostInAnotherOrder, Bypasses: true}, // two networks
 		"TestCollectLostOfAllKinds":            {Run: TestCollectLostOfAllKinds, Bypasses: true},     // two networks
@@ -29,7 +29,7 @@ func contract() testbed.Contract {
 		"TestForwardingIsRestored":             {Run: TestForwardingIsRestored},
 		"TestForwardingOffByDefault":           {Run: TestForwardingOffByDefault},
 		"TestGatewayInAnotherTable":            {Run: TestGatewayInAnotherTable},
-		"TestGolden":                           {Run: TestGolden, Always: true},
+		"TestGolden":                           {Run: TestGolden},
 		"TestHandover":                         {Run: TestHandover, Always: true},
 		"TestIPv6IsEnabledAgain":               {Run: TestIPv6IsEnabledAgain},
 		"TestIPv6AtOnce":                       {Run: TestIPv6AtOnce, Always: true},
@@ -38,7 +38,7 @@ func contract() testbed.Contract {
 		"TestLostRecordOfANamedBackend":        {Run: TestLostRecordOfANamedBackend},
 		"TestLostRecordOfOtherNetworks":        {Run: TestLostRecordOfOtherNetworks, Bypasses: true}, // two networks
 		"TestMTUIsConfigured":                  {Run: TestMTUIsConfigured},
-		"TestMTUOfTheDefaultRoute":             {Run: TestMTUOfTheDefaultRoute, Always: true},
+		"TestMTUOfTheDefaultRoute":             {Run: TestMTUOfTheDefaultRoute},
 		"TestMatrix":                           {Run: TestMatrix},
 		"TestMixedChain":                       {Run: TestMixedChain, Bypasses: true}, // a plugin binary
 		"TestNetnsDeletedUnderALiveAllocation": {Run: TestNetnsDeletedUnderALiveAllocation},

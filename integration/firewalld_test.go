@@ -25,6 +25,9 @@ type firewalldHost struct {
 }
 
 func newFirewalldHost(t *testing.T, w testbed.Way, backend string) *firewalldHost {
+	// A client remembers for some seconds whether there is a firewalld.
+	firewalld.Shared = &firewalld.Client{}
+	t.Cleanup(func() { firewalld.Shared = &firewalld.Client{} })
 	h := newHost(t, w.Engine, func(c *configurator.Config) { c.Networks = []string{"net"} })
 	testbed.SetSysctls(t, "", testbed.Quick)
 	bus := firewalldtest.StartBus(t)
@@ -85,6 +88,8 @@ func testBesideFirewalld(t *testing.T, w testbed.Way, backend string) {
 func TestFirewalldLostRecord(t *testing.T) {
 	collect := func(h *firewalldHost) error { _, err := h.GC(h.Context(), nil); return err }
 	tearDown := func(h *firewalldHost) error { return h.Teardown(h.Context(), configurator.Allocation{ID: "a"}) }
+	all := newFirewalldHost(t, testbed.Native, "nftables") // for all: its start takes a second
+	all.useNewestVersion("net")
 	for name, test := range map[string]struct {
 		elements bool
 		remove   func(*firewalldHost) error
@@ -94,8 +99,7 @@ func TestFirewalldLostRecord(t *testing.T) {
 		"Teardown by leases": {false, tearDown},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := newFirewalldHost(t, testbed.Native, "nftables")
-			h.useNewestVersion("net")
+			h := &firewalldHost{all.in(t), all.Bus, all.firewalld}
 			a, _ := h.setUpPublished("a")
 			require.NoError(t, os.Remove(configurator.DefaultStateDir+"/allocs/a.json"))
 			if !test.elements {
@@ -127,6 +131,9 @@ func TestFirewalldUnreachable(t *testing.T) {
 	testbed.Each(t, testbed.Engines, func(t *testing.T, w testbed.Way) {
 		h := newFirewalldHost(t, w, "nftables")
 		a, s := h.setUpPublished("a")
+		runs, err := firewalld.Shared.Runs(h.Context()) // the exec engine has not asked yet
+		require.NoError(t, err)
+		require.True(t, runs)
 		t.Run("away", func(t *testing.T) {
 			t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path="+filepath.Join(t.TempDir(), "none"))
 			for range 2 {

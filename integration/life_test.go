@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/testing/skip"
 	"github.com/allocnet/allocnet/internal/testing/testbed"
 	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/portmap"
@@ -254,7 +255,12 @@ func TestNetnsDeletedUnderALiveAllocation(t *testing.T) {
 func TestDelFails(t *testing.T) {
 	testhost.EachElsewhere(t, []string{"bridge", "ptp"}, func(t *testing.T, main string) {
 		for _, failing := range []string{"loopback", main, "host-local", "firewall", "portmap"} {
-			t.Run(main+" "+failing, func(t *testing.T) { testDelFails(t, main, failing) })
+			t.Run(main+" "+failing, func(t *testing.T) {
+				if failing != "host-local" && failing != "portmap" { // portmap is the first to be removed: everything is left
+					skip.InShort(t)
+				}
+				testDelFails(t, main, failing)
+			})
 		}
 	})
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/retry"
-	"github.com/allocnet/allocnet/internal/testing/short"
+	"github.com/allocnet/allocnet/internal/testing/skip"
 	"github.com/allocnet/allocnet/internal/testing/testbed"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
@@ -26,7 +26,7 @@ func TestLostRecordOfANamedBackend(t *testing.T) {
 			for name, remove := range map[string]func(*host, configurator.Allocation){"Teardown": (*host).tearDownLost, "GC": (*host).collectLost} {
 				t.Run(main+" "+name, func(t *testing.T) {
 					if (name == "GC") != (i == 1) {
-						short.Skip(t)
+						skip.InShort(t)
 					}
 					h := newHost(t, w.Engine, func(c *configurator.Config) { c.Networks = []string{"net"} })
 					h.Network("net", testbed.Chain(main, testbed.Dual, w.Backend)...)

@@ -217,7 +217,7 @@ func TestCycles(t *testing.T) {
 	const atOnce = 50
 	cycles := 2000
 	if testing.Short() {
-		cycles = 500
+		cycles = 250
 	}
 	h := newHost(t, configurator.EngineNative, func(c *configurator.Config) { c.Logger = nil })
 	h.Network("net", testbed.Chain("ptp", testbed.V4Only, "")...)

@@ -46,13 +46,17 @@ func TestPoolDamaged(t *testing.T) {
 func testPoolDamaged(t *testing.T, main, line string) {
 	h := newHost(t, configurator.EngineNative, func(c *configurator.Config) { c.Networks = []string{"net"} })
 	h.Network("net", testbed.Chain(main, testbed.Dual, "")...)
-	h.pooled(2)
+	slots := 2
+	if testing.Short() {
+		slots = 1
+	}
+	h.pooled(slots)
 	testbed.DamageSlots(t, line)
 	if strings.HasSuffix(line, "iptables-restore") {
 		t.Cleanup(func() { testbed.Shell(t, "iptables -P FORWARD ACCEPT") })
 	}
 	var allocs []configurator.Allocation
-	for i := range 3 {
+	for i := range slots + 1 {
 		a := configurator.Allocation{ID: fmt.Sprint("a", i), OwnNetns: true, Wait: true, Ports: []portmap.Port{{Value: 8080 + i, To: 80}}}
 		_, err := h.Setup(h.Context(), a)
 		require.NoError(t, err)
@@ -62,7 +66,7 @@ func testPoolDamaged(t *testing.T, main, line string) {
 	for _, a := range allocs {
 		require.NoError(t, h.Teardown(h.Context(), a))
 	}
-	require.Eventually(t, func() bool { return h.Pools()[0].Ready == 2 }, 20*time.Second, time.Millisecond, "damaged slots are replaced")
+	require.Eventually(t, func() bool { return h.Pools()[0].Ready == slots }, 20*time.Second, time.Millisecond, "damaged slots are replaced")
 }
 
 // requireHealthy checks an allocation from a pool, and connects to its first host port.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -88,13 +89,17 @@ func TestReleasedAddress(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := newHost(t, c.engine)
 			plugins := testbed.Chain(c.main, testbed.Dual, "")
-			plugins[1]["ipam"] = fewAddresses()
+			servers := [][]netip.Prefix{{testhost.Host4, testhost.Host6}, {testhost.Host4b, testhost.Host6b}}
+			if testing.Short() && c.engine != configurator.EngineNative { // plugins are processes
+				servers = servers[:1]
+			}
+			plugins[1]["ipam"] = addresses(len(servers))
 			h.Network("net", plugins...)
 			var r lifecycle = h
 			if c.dirs != nil {
 				r = newPlainRuntime(h, c.dirs(t)...)
 			}
-			testReleasedAddress(h, r, c.routed)
+			testReleasedAddress(h, r, servers, c.routed)
 		})
 	}
 }
@@ -109,19 +114,20 @@ func onlyPortmap(t *testing.T) string {
 	return dir
 }
 
-// fewAddresses returns an IPAM configuration with two addresses of each family.
-func fewAddresses() map[string]any {
-	pool := func(subnet, start, end string) []any {
-		return []any{map[string]any{"subnet": subnet, "rangeStart": start, "rangeEnd": end}}
+// addresses returns an IPAM configuration with n addresses of each family.
+func addresses(n int) map[string]any {
+	pool := func(subnet, prefix string) []any {
+		return []any{map[string]any{"subnet": subnet, "rangeStart": prefix + "2", "rangeEnd": prefix + strconv.Itoa(1+n)}}
 	}
 	return map[string]any{"type": "host-local", "routes": []any{map[string]any{"dst": "0.0.0.0/0"}, map[string]any{"dst": "::/0"}},
-		"ranges": []any{pool(testbed.Dual.V4, "10.99.0.2", "10.99.0.3"), pool(testbed.Dual.V6, "fd00:99::2", "fd00:99::3")}}
+		"ranges": []any{pool(testbed.Dual.V4, "10.99.0."), pool(testbed.Dual.V6, "fd00:99::")}}
 }
 
-func testReleasedAddress(h *host, r lifecycle, routed bool) {
+// testReleasedAddress sets up an allocation for each of the servers, with its addresses of the host, and then as many
+// others.
+func testReleasedAddress(h *host, r lifecycle, servers [][]netip.Prefix, routed bool) {
 	t := h.T
 	testbed.SetSysctls(t, "", testbed.Quick)
-	servers := [][]netip.Prefix{{testhost.Host4, testhost.Host6}, {testhost.Host4b, testhost.Host6b}}
 	var old []configurator.Allocation
 	for i, addrs := range servers {
 		a := h.Alloc(fmt.Sprint("old-", i))

@@ -1,8 +1,11 @@
 package integration
 
 import (
+	"net"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -11,7 +14,7 @@ import (
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
-	"github.com/allocnet/allocnet/internal/testing/short"
+	"github.com/allocnet/allocnet/internal/testing/skip"
 	"github.com/allocnet/allocnet/internal/testing/testbed"
 	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/portmap"
@@ -20,9 +23,9 @@ import (
 // stream sends to a host port from outside, always from the same port, until
 // the test ends. The interval is shorter than any step of a teardown that a
 // packet must not come after.
-func (h *host) stream(to string) { h.streamEvery(500*time.Microsecond, to) }
+func (h *host) stream(to string) net.Conn { return h.streamEvery(500*time.Microsecond, to) }
 
-func (h *host) streamEvery(interval time.Duration, to string) {
+func (h *host) streamEvery(interval time.Duration, to string) net.Conn {
 	h.T.Helper()
 	c := h.client(to)
 	done := make(chan struct{})
@@ -40,6 +43,21 @@ func (h *host) streamEvery(interval time.Duration, to string) {
 		}
 	})
 	h.T.Cleanup(func() { close(done); wg.Wait() })
+	return c
+}
+
+// requireAnswer requires that an answer to the stream comes from a server, after those of others.
+func requireAnswer(t *testing.T, stream net.Conn, server string) {
+	t.Helper()
+	require.NoError(t, stream.SetReadDeadline(time.Now().Add(testbed.Timeout)))
+	buf := make([]byte, 64)
+	for {
+		n, err := stream.Read(buf)
+		require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "%s does not answer at %s", server, stream.RemoteAddr())
+		if strings.HasPrefix(string(buf[:n]), server+" ") {
+			return
+		}
+	}
 }
 
 // TestStream: a UDP client that keeps sending to a host port prevents neither a
@@ -55,14 +73,14 @@ func TestStream(t *testing.T) {
 	}{
 		"exec iptables":  {Way: testbed.ExecTables, full: true},
 		"exec nftables":  {Way: testbed.ExecNFT},
-		"drop-in":        {Way: testbed.Way{Engine: configurator.EngineExec}, dropIns: true},
+		"drop-in":        {Way: testbed.ExecTables, dropIns: true},
 		"mixed":          {Way: testbed.Native, extra: unknownKey, full: true},
-		"mixed iptables": {Way: testbed.NativeTables, extra: unknownKey},
+		"mixed iptables": {Way: testbed.NativeTables, extra: unknownKey, full: true},
 		"native":         {Way: testbed.Native},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.full {
-				short.Skip(t)
+				skip.InShort(t)
 			}
 			dirs := []string{testbed.PluginDir, dropInsFor(t, c.dropIns)}
 			if c.dropIns {
@@ -105,11 +123,12 @@ func testStream(t *testing.T, h *host) {
 		h.InNew(*a, func() { testbed.Serve(t, a.Netns, "udp", 80, a.ID) })
 	}
 	broken.Networks = []string{"broken"}
-	h.stream(testbed.At(testhost.Host4.Addr(), 8080))
-	h.stream(testbed.At(testhost.Host6.Addr(), 8080))
+	streams := []net.Conn{h.stream(testbed.At(testhost.Host4.Addr(), 8080)), h.stream(testbed.At(testhost.Host6.Addr(), 8080))}
 	for _, a := range []configurator.Allocation{first, second} {
 		h.SetUp(a)
-		testbed.RequireAnswer(t, h.Outside.Path(), "udp", testbed.HostPort(testhost.Host4, 8080), a.ID)
+		for _, s := range streams {
+			requireAnswer(t, s, a.ID)
+		}
 		h.TearDown(a)
 	}
 	_, err := h.Setup(h.Context(), broken)

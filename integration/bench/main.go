@@ -10,6 +10,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -71,13 +72,10 @@ func (o *options) measure() (*bench.Report, error) {
 	return bench.Run(ctx, o.Options)
 }
 
-// finish writes the report, unless there is an error, and returns the exit status.
+// finish writes the report, which can be that of a part of the measurements, and returns the exit status.
 func (o *options) finish(r *bench.Report, err error) int {
-	if err == nil {
-		err = o.compare(r)
-	}
-	if err == nil {
-		err = o.write(r, os.Stdout)
+	if r != nil {
+		err = errors.Join(err, o.compare(r), o.write(r, os.Stdout))
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)

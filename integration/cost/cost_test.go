@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/testing/testbed"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
@@ -197,6 +198,7 @@ func measure() error {
 		if mark(""); err != nil {
 			return err
 		}
+		setUp := time.Now()
 		before := runtime.NumGoroutine()
 		if i > 0 && !m.Pooled { // the pool prepares another one during the DEL
 			mark("DEL")
@@ -204,7 +206,8 @@ func measure() error {
 		if err := c.Teardown(ctx, a); err != nil {
 			return err
 		}
-		for !m.Pooled && runtime.NumGoroutine() > before { // what still unlocks something
+		// The next ADD waits for what still unlocks something, and until it has to check again what it shares with this one.
+		for !m.Pooled && (runtime.NumGoroutine() > before || time.Since(setUp) < sdk.CacheTTL) {
 			if err := pause(ctx); err != nil {
 				return err
 			}

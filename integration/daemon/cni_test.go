@@ -21,7 +21,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/testing/short"
+	"github.com/allocnet/allocnet/internal/testing/skip"
 	"github.com/allocnet/allocnet/internal/testing/testbed"
 	"github.com/allocnet/allocnet/internal/testing/testhost"
 )
@@ -220,7 +220,7 @@ func TestDaemonTurns(t *testing.T) {
 	double := [4]int{0, 2, 3, 1} // multiplication by two in the field of four elements
 	for a := range modes {
 		for b := range modes {
-			if !short.Has(t, b, len(modes)) {
+			if !skip.Has(t, b, len(modes)) {
 				continue
 			}
 			r.life(fmt.Sprintf("t%d%d", a, b), [4]int{a, b, a ^ b, a ^ double[b]})
@@ -306,7 +306,7 @@ func TestDaemonSharedPorts(t *testing.T) {
 				if (engine == "exec" || testing.Short()) && (goes == 0) != (mode.name == "up") {
 					continue // the modes differ only in time
 				}
-				if engine == "exec" && !short.Has(t, goes, len(networks)) {
+				if engine == "exec" && !skip.Has(t, goes, len(networks)) {
 					continue
 				}
 				netns := r.h.netns(fmt.Sprint("s", goes, engine, mode.name))
@@ -406,7 +406,7 @@ func TestDaemonCompositions(t *testing.T) {
 		for m, mode := range awayAndUp {
 			mode.turn(r)
 			for i, name := range slices.Sorted(maps.Keys(networks)) {
-				if !short.Has(t, e+m+i, len(awayAndUp)) {
+				if !skip.Has(t, e+m+i, len(awayAndUp)) {
 					continue
 				}
 				if engine == "exec" && name != "inline" {

@@ -88,7 +88,7 @@ func TestDaemonHangsOverAnADD(t *testing.T) {
 	require.NoError(t, fakeplugin.Install(dir, "one"))
 	t.Setenv("ALLOCNETD_PLUGIN_DIRS", dir+":"+testbed.PluginDir)
 	r := newCNI(t)
-	r.configure("limits {\n operation_timeout = \"16s\"\n}")
+	r.configure("limits {\n operation_timeout = \"8s\"\n}")
 	r.turn(false, nil)
 	log, netns := filepath.Join(dir, "log"), r.h.netns("a")
 	config := r.pluginConfig(map[string]any{"idleTimeout": "1s", "plugins": append(testbed.Chain("bridge", testbed.Dual, ""), map[string]any{

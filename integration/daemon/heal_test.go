@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -63,12 +64,12 @@ func startHealing(t *testing.T, h *host, settings string, networks ...[]map[stri
 	return d
 }
 
-// awaitFirstComparison waits until the daemon has made its first comparison: it restores what a test
-// has damaged before that.
+// awaitFirstComparison waits until the daemon listens to the kernel and has compared what it missed before that:
+// the comparison restores what a test has damaged meanwhile. One with another cause can be earlier.
 func (d *healingHost) awaitFirstComparison() {
 	d.h.T.Helper()
 	d.within("the first comparison", func() error {
-		if d.metric("heal_comparisons_total") == 0 {
+		if d.metric(`heal_comparisons_total{cause="lost"}`) == 0 {
 			return errors.New("none so far")
 		}
 		return nil
@@ -336,12 +337,13 @@ func TestHealInsistingTool(t *testing.T) {
 	d.awaitHealthy()
 }
 
-// awaitTable waits until the host has a table of nftables, or the context ends.
+// awaitTable waits until the host has allocnet's table, or the context ends.
 func awaitTable(ctx context.Context) error {
 	c, err := nftables.New()
 	for err == nil {
 		var tables []*nftables.Table
-		if tables, err = c.ListTables(); err != nil || len(tables) > 0 {
+		tables, err = c.ListTablesOfFamily(nftables.TableFamilyIPv4)
+		if err != nil || slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == "allocnet" }) {
 			return err
 		}
 		select {

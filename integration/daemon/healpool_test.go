@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/testing/skip"
 	"github.com/allocnet/allocnet/internal/testing/testbed"
 	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/portmap"
@@ -82,7 +83,7 @@ func TestHealPool(t *testing.T) {
 // set up from a pool at a high rate. Afterwards, every one has all that it needs.
 func TestHealPoolUnderLoad(t *testing.T) {
 	if os.Getenv("ALLOCNET_POOLS") == "" {
-		t.Skip("make pools runs it")
+		skip.LeaveTo(t, "make pools")
 	}
 	for main, list := range map[string][]string{
 		"bridge": {"nft flush ruleset", "ip link set br-test down", "nft delete table ip allocnet", "ip address flush dev br-test", "nft flush map ip allocnet host_ports"},

@@ -37,11 +37,8 @@ func TestDaemonKilled(t *testing.T) {
 }
 
 func testDaemonKilled(t *testing.T, engine configurator.Engine) {
-	const (
-		clients = 16
-		most    = 200 * time.Millisecond
-	)
-	kills, seed := testbed.CampaignSize(8, 300), testbed.CampaignSeed(t)
+	const most = 200 * time.Millisecond
+	clients, kills, seed := testbed.CampaignSize(12, 16), testbed.CampaignSize(6, 300), testbed.CampaignSeed(t)
 	h := newHost(t, engine)
 	h.Network("net", testbed.Chain("bridge", testbed.Families{V4: "10.99.0.0/16", V6: "fd00:99::/64"}, "")...)
 	d := h.newDaemon(`networks = ["net"]` + "\n" + `log { level = "warn" }`)
@@ -54,7 +51,7 @@ func testDaemonKilled(t *testing.T, engine configurator.Engine) {
 	}
 	stop := sync.OnceFunc(func() { close(b.stop); working.Wait() })
 	defer stop()
-	rnd := rand.New(rand.NewPCG(seed, clients))
+	rnd := rand.New(rand.NewPCG(seed, uint64(clients)))
 	wait := func() { <-time.NewTimer(time.Duration(rnd.Int64N(int64(most)))).C }
 	for i := range kills {
 		if i%3 == 0 { // so that it may be killed while it recovers

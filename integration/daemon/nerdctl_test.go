@@ -3,14 +3,17 @@ package daemon
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 
 	gocni "github.com/containerd/go-cni"
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 
+	"github.com/allocnet/allocnet/internal/testing/skip"
 	"github.com/allocnet/allocnet/internal/testing/testbed"
 	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/sandbox"
@@ -92,21 +95,24 @@ func (n *nerdctl) noteReach(what, netns, address string) {
 
 // TestNerdctl attaches containers to networks of nerdctl. The drop-in plugins return the
 // same results as the reference plugins, the same connections are possible, and nothing
-// is left.
+// is left. testdata/nerdctl.txt has what the reference plugins do.
 func TestNerdctl(t *testing.T) {
-	var want []string
+	want, err := os.ReadFile("testdata/nerdctl.txt")
+	require.NoError(t, err)
 	for _, name := range []string{"reference", "drop-in"} {
 		t.Run(name, func(t *testing.T) {
-			n := &nerdctl{h: newHost(t, testbed.Native.Engine), plugins: testbed.PluginDir}
-			if name == "drop-in" {
+			n := &nerdctl{plugins: testbed.PluginDir}
+			if name == "reference" {
+				skip.InShort(t)
+			} else {
 				n.plugins = testbed.DropIns(t)
 			}
+			n.h = newHost(t, testbed.Native.Engine)
 			n.test()
 			if name == "reference" { // it leaves tracked connections
 				require.NoError(t, netlink.ConntrackTableFlush(netlink.ConntrackTable))
-				want = n.result
 			}
-			require.Equal(t, want, n.result)
+			require.Equal(t, string(want), strings.Join(n.result, "\n")+"\n")
 		})
 	}
 }

@@ -49,7 +49,7 @@ func programs(t testing.TB) string {
 func build(t testing.TB, module, dir string, packages ...string) {
 	t.Helper()
 	c := exec.Command("go", append([]string{"build", "-o", dir + "/"}, packages...)...)
-	c.Dir, c.Env = module, append(os.Environ(), "GOWORK=off")
+	c.Dir, c.Env = module, append(os.Environ(), "GOWORK=off", "CGO_ENABLED=1") // flanneld has C code
 	if out, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("build %v: %v\n%s", packages, err, out)
 	}

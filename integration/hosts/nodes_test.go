@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
+
+	"github.com/allocnet/allocnet/internal/testing/skip"
 )
 
 // load asks a server all the time, and counts the answers.
@@ -112,7 +114,7 @@ func TestNodesCrash(t *testing.T) {
 // also those that are set up meanwhile.
 func TestEtcdAway(t *testing.T) {
 	if short() {
-		t.Skip("make hosts runs it: it takes more than a minute")
+		skip.LeaveTo(t, "make hosts")
 	}
 	c := newCluster(t, overlay{backend: "vxlan"})
 	c.start(embedded, "")

@@ -11,6 +11,7 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/ociimage"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/process"
+	"github.com/allocnet/allocnet/internal/testing/skip"
 )
 
 // kubeFlannel is the network that kube-flannel v0.26 writes.
@@ -38,7 +39,7 @@ const managed = "manager { enabled = true }\n"
 // flannel delegates.
 func TestPods(t *testing.T) {
 	if short() {
-		t.Skip("make hosts runs it")
+		skip.LeaveTo(t, "make hosts")
 	}
 	privhost.RequireRoot(t, "containerd", "ctr", "runc", "busybox")
 	for _, way := range []struct {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/internal/testing/process"
+	"github.com/allocnet/allocnet/internal/testing/skip"
 )
 
 // storage is a second network of flannel, with a flanneld of its own.
@@ -62,7 +63,7 @@ func (a *allocation) address(link string) string {
 // other in both with the address of each. The second one may be missing.
 func TestTwoClusters(t *testing.T) {
 	if short() {
-		t.Skip("make hosts runs it")
+		skip.LeaveTo(t, "make hosts")
 	}
 	c := newCluster(t, overlay{backend: "vxlan"})
 	c.put(storagePrefix+"/config", storageConfig)

@@ -16,6 +16,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/testing/skip"
 )
 
 // releases is the directory of the releases that the tests built.
@@ -30,7 +32,7 @@ const (
 func requirePackageTest(t *testing.T) {
 	t.Helper()
 	if os.Getenv("ALLOCNET_PACKAGE_TEST") == "" {
-		t.Skip("part of make package-test")
+		skip.LeaveTo(t, "make package-test")
 	}
 }
 

@@ -205,12 +205,25 @@ func testPolicyFlood(t *testing.T, main string) {
 		attack(func(configurator.Allocation) {})
 	}
 	require.Zero(t, received.Load(), "packets that a policy denies")
-	const flushes = 5
-	for range flushes {
-		attack(func(configurator.Allocation) {
+	other := "other"
+	repairs := []func(id string) error{
+		func(string) error { _, err := h.Repair(h.Context()); return err },
+		h.repairOne,
+		func(id string) error {
+			_, err := h.Update(h.Context(), id, configurator.Change{Labels: map[string]*string{"app": &other}})
+			return err
+		},
+	}
+	const flushes = 6
+	for i := range flushes {
+		attack(func(a configurator.Allocation) {
 			require.NoError(t, testbed.Command("nft", "flush", "ruleset"))
-			_, err := h.Repair(h.Context())
-			require.NoError(t, err)
+			if i%len(repairs) != 0 {
+				require.NoError(t, h.repairOne("sink"))
+			}
+			before := received.Load()
+			require.NoError(t, repairs[i%len(repairs)](a.ID))
+			require.Equal(t, before, received.Load(), "packets that a policy denies, during a repair")
 		})
 	}
 	passing := int64(0)

@@ -18,6 +18,7 @@ func contract() testbed.Contract {
 		"TestEmbeddedNetworkIsClosed":         {Run: TestEmbeddedNetworkIsClosed, Always: true},
 		"TestFragmentsWithinFragments":        {Run: TestFragmentsWithinFragments},
 		"TestHostByGroupAddresses":            {Run: TestHostByGroupAddresses},
+		"TestHostSendsForOthers":              {Run: TestHostSendsForOthers},
 		"TestHostIsNotAnAddress":              {Run: TestHostIsNotAnAddress},
 		"TestICMPErrors":                      {Run: TestICMPErrors},
 		"TestIngressPolicy":                   {Run: TestIngressPolicy},

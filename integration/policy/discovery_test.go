@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"testing"
@@ -35,8 +36,8 @@ func TestDiscoveryBetweenNeighboursOnly(t *testing.T) {
 			}
 			s := h.SetUp(target)
 			inside := netip.MustParseAddr(s.AddressIPv6)
-			outside := rawICMPv6(t, h.Outside.Path())
-			at, host := rawICMPv6(t, target.Netns), rawICMPv6(t, "")
+			outside := newListener(t, h.Outside.Path())
+			at, host := newListener(t, target.Netns), newListener(t, "")
 			probe{kind: 135, hops: 255}.requireArrival(t, true, "", inside, at) // now the host knows its MAC
 			for _, kind := range []byte{130, 131, 132, 133, 134, 135, 136, 137, 143} {
 				// The source guard drops what routers send, and on a bridge queries of multicast routers and
@@ -54,15 +55,19 @@ func TestDiscoveryBetweenNeighboursOnly(t *testing.T) {
 					p.requireArrival(t, discovery && hops == 255 && !guarded, bound.Netns, testhost.Host6.Addr(), host)
 					p.requireArrival(t, discovery && hops == 255, "", inside, at)
 				}
+				for _, l := range []*listener{outside, at, host} {
+					l.requireSilence(t)
+				}
 			}
 			const group = "ff02::6a" // of all snoopers
-			joinGroup(t, host, group, link)
+			joinGroup(t, host.fd, group, link)
 			for _, kind := range []byte{130, 131, 132, 143} {
 				p := probe{kind: kind, hops: 1, zone: "eth0"}
 				p.requireArrival(t, kind != 130 || main == "ptp", bound.Netns, netip.MustParseAddr(group), host)
 				p.from = netip.MustParseAddr(s.AddressIPv6)
 				p.requireArrival(t, false, target.Netns, netip.MustParseAddr(group), host)
 			}
+			host.requireSilence(t)
 			h.TearDown(free, bound, target)
 		})
 	}
@@ -96,10 +101,45 @@ func rawICMPv6(t *testing.T, netns string) (fd int) {
 	return fd
 }
 
-// requireArrival sends the packet, and requires that it arrives, or does not.
-func (p probe) requireArrival(t *testing.T, want bool, netns string, to netip.Addr, at int) {
+// listener receives the ICMPv6 packets of a namespace.
+type listener struct {
+	fd     int
+	denied map[string]string // the contents of the packets that must not arrive, and what they are
+}
+
+func newListener(t *testing.T, netns string) *listener {
 	t.Helper()
-	token := append([]byte{p.kind, 0, 0, 0}, rand.Text()...)
+	fd := rawICMPv6(t, netns)
+	require.NoError(t, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 25_000}))
+	return &listener{fd, map[string]string{}}
+}
+
+// receive waits for one packet, for a short time: see [sendUntil]. None that is denied may have arrived.
+func (l *listener) receive(t *testing.T, token []byte) (arrived, empty bool) {
+	t.Helper()
+	buf := make([]byte, 256)
+	n, _, err := unix.Recvfrom(l.fd, buf, 0)
+	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
+		return false, true
+	}
+	require.NoError(t, err)
+	content := buf[min(4, n):n] // the kernel sets the checksum
+	require.NotContains(t, l.denied, string(content), "it arrived")
+	return bytes.Equal(content, token), false
+}
+
+// requireSilence requires that none of the denied packets arrives.
+func (l *listener) requireSilence(t *testing.T) {
+	t.Helper()
+	sendUntil(false, func() {}, func() (arrived, empty bool) { return l.receive(t, nil) })
+	clear(l.denied)
+}
+
+// requireArrival sends the packet, and requires that it arrives. One that must not arrive is sent more than once:
+// requireSilence waits for all of them together.
+func (p probe) requireArrival(t *testing.T, want bool, netns string, to netip.Addr, at *listener) {
+	t.Helper()
+	token := []byte(rand.Text())
 	from := rawICMPv6(t, netns)
 	for _, option := range []int{unix.IPV6_UNICAST_HOPS, unix.IPV6_MULTICAST_HOPS} {
 		require.NoError(t, unix.SetsockoptInt(from, unix.IPPROTO_IPV6, option, p.hops))
@@ -109,22 +149,21 @@ func (p probe) requireArrival(t *testing.T, want bool, netns string, to netip.Ad
 	}
 	var address unix.Sockaddr
 	testbed.Within(t, netns, func() error { address = sockaddr(netip.AddrPortFrom(to.WithZone(p.zone), 0)); return nil })
-	require.NoError(t, unix.SetsockoptTimeval(at, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 25_000}))
-	arrived := sendUntil(want, func() {
-		err := unix.Sendto(from, token, 0, address)
+	send := func() {
+		err := unix.Sendto(from, append([]byte{p.kind, 0, 0, 0}, token...), 0, address)
 		if !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EINTR) { // a local rule, a signal of Go
 			require.NoError(t, err)
 		}
-	}, func() (arrived, empty bool) {
-		buf := make([]byte, 256)
-		n, _, err := unix.Recvfrom(at, buf, 0)
-		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
-			return false, true
+	}
+	what := fmt.Sprintf("type %d with the hop limit %d from %q to %s", p.kind, p.hops, netns, to)
+	if !want {
+		at.denied[string(token)] = what
+		for range 3 {
+			send()
 		}
-		require.NoError(t, err)
-		return n == len(token) && bytes.Equal(buf[4:n], token[4:]), false
-	})
-	require.Equal(t, want, arrived, "type %d with the hop limit %d from %q to %s", p.kind, p.hops, netns, to)
+		return
+	}
+	require.True(t, sendUntil(true, send, func() (arrived, empty bool) { return at.receive(t, token) }), what)
 }
 
 // sendUntil sends until something has arrived, for a short time if that is not expected. receive waits for one

@@ -109,7 +109,11 @@ func testPolicyUpdateKilled(t *testing.T, main string) {
 	rnd := rand.New(rand.NewPCG(testbed.CampaignSeed(t), 0))
 	seen := map[uint16]int{}
 	most := 60 * time.Millisecond
-	for round := range testbed.CampaignSize(40, 200) {
+	rounds := testbed.CampaignSize(40, 200)
+	if testing.Short() {
+		rounds = 10 // integration/crash kills the operations at chosen points
+	}
+	for round := 0; round < rounds || len(seen) < 2 && round < 4*rounds; round++ {
 		if round%3 == 2 && len(seen) < 2 {
 			most = min(2*most, 20*time.Second) // on a slow or busy machine, no update ends in that time
 		}
@@ -211,7 +215,10 @@ func testPolicyLifeKilled(t *testing.T, main, id string) {
 	require.NoError(t, err)
 	rnd := rand.New(rand.NewPCG(testbed.CampaignSeed(t), 0))
 	removed, rounds := 0, testbed.CampaignSize(15, 200)
-	for range rounds {
+	if testing.Short() {
+		rounds = 5
+	}
+	for round := 0; round < rounds || removed == 0 && round < 4*rounds; round++ {
 		h.KillLoop(configurator.Allocation{ID: id}, time.Duration(rnd.Int64N(int64(80*time.Millisecond))))
 		report, err := h.Recover(h.Context())
 		require.NoError(t, err)

@@ -1,10 +1,12 @@
 package policy
 
 import (
+	"net"
 	"net/netip"
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -12,6 +14,7 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/testbed"
 	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/portmap"
+	"github.com/allocnet/allocnet/sandbox"
 )
 
 // agents are rules as those of Amazon ECS and of GKE, which redirect metadata addresses to a process of the
@@ -65,23 +68,37 @@ func TestPolicyOfRedirectedMetadata(t *testing.T) {
 			h.SetUp(a)
 			testbed.SetSysctls(t, a.Netns, testbed.Quick)
 			testbed.Serve(t, a.Netns, "tcp", 80, "a")
-			existing := map[netip.AddrPort]func() error{}
+			existing := map[netip.AddrPort]func(time.Duration) error{}
 			for _, to := range all[1:] { // the host's end of one would go on to send
-				existing[to] = h.EchoFrom(a.Netns, to.String())
+				existing[to] = h.EchoWithin(a.Netns, to.String())
 			}
 			a.Policy, client.Policy = mustPolicy(t, one.policy), mustPolicy(t, `{"presets":["no-metadata"]}`)
 			h.change(a.ID, configurator.Change{Policy: a.Policy})
 			h.SetUp(client)
 			testbed.SetSysctls(t, client.Netns, testbed.Quick)
+			ns, err := sandbox.Open(a.Netns)
+			require.NoError(t, err)
 			var waits sync.WaitGroup
-			goesOn := make([]bool, len(all))
+			begins, goesOn := make([]error, len(all)), make([]bool, len(all))
 			goesOn[0] = slices.Contains(one.passes, all[0])
-			for i, to := range all[1:] {
-				waits.Go(func() { goesOn[i+1] = existing[to]() == nil })
+			for i, to := range all {
+				wait := testbed.Silence
+				if slices.Contains(one.passes, to) {
+					wait = testbed.Timeout
+				}
+				waits.Go(func() { begins[i] = ns.Do(func() error { return dial(to, wait) }) })
+				if i > 0 {
+					waits.Go(func() { goesOn[i] = existing[to](wait) == nil })
+				}
 			}
 			waits.Wait()
+			require.NoError(t, ns.Close())
 			for i, to := range all {
-				require.Equal(t, slices.Contains(one.passes, to), dialFrom(t, a.Netns, netip.Addr{}, to) == nil, "%s: %s", name, to)
+				if slices.Contains(one.passes, to) {
+					require.NoError(t, begins[i], "%s: %s", name, to)
+				} else {
+					require.ErrorAs(t, begins[i], new(*net.OpError), "%s: %s", name, to)
+				}
 				require.Equal(t, slices.Contains(one.passes, to), goesOn[i], "%s: existing connection to %s", name, to)
 			}
 			testbed.RequireAnswer(t, h.Outside.Path(), "tcp", testbed.HostPort(testhost.Host4, 8080), "a")
@@ -90,4 +107,13 @@ func TestPolicyOfRedirectedMetadata(t *testing.T) {
 			h.TearDown(a, client)
 		}
 	})
+}
+
+// dial connects, and disconnects.
+func dial(to netip.AddrPort, timeout time.Duration) error {
+	c, err := net.DialTimeout("tcp", to.String(), timeout)
+	if err == nil {
+		err = c.Close()
+	}
+	return err
 }

@@ -64,6 +64,48 @@ func TestHostIsNotAnAddress(t *testing.T) {
 	}
 }
 
+// TestHostSendsForOthers: what the host sends on from the addresses of others, as IPVS and transparent proxies do,
+// is not from the host.
+func TestHostSendsForOthers(t *testing.T) {
+	for _, main := range []string{"bridge", "ptp"} {
+		t.Run(main, func(t *testing.T) {
+			h := newHost(t, configurator.EngineNative)
+			h.Network("net", policed(main, testbed.Dual)...)
+			server, friend, other := h.Alloc("server"), h.Alloc("friend"), h.Alloc("other")
+			friend.Labels = map[string]string{"app": "friend"}
+			server.Policy = mustPolicy(t, `{"ingress":{"default":"deny","rules":[{"peers":[{"labels":{"app":"friend"}}]}]}}`)
+			ofServer, ofFriend, ofOther := h.SetUp(server), h.SetUp(friend), h.SetUp(other)
+			at := sniffer(t, server.Netns)
+			try := func(want bool, from, to string) {
+				t.Helper()
+				source, target, token := netip.MustParseAddr(from), netip.MustParseAddr(to), rand.Text()
+				requirePacket(t, want, from, token, at, func() {
+					sendPackets(t, "", target, packet(source, target, unix.IPPROTO_UDP,
+						udpPacket(netip.AddrPortFrom(source, 5000), netip.AddrPortFrom(target, 99), []byte(token))))
+				})
+			}
+			families := func(s *configurator.Status) []string { return []string{s.Address, s.AddressIPv6} }
+			host := []string{testhost.Host4.Addr().String(), testhost.Host6.Addr().String()}
+			world := []string{"198.51.100.7", "2001:db8:7::7"}
+			for i, to := range families(ofServer) {
+				try(true, host[i], to)
+				try(true, families(ofFriend)[i], to)
+				try(false, families(ofOther)[i], to)
+				try(false, world[i], to)
+			}
+			_, err := h.Update(h.Context(), "server", configurator.Change{Policy: mustPolicy(t, `{"ingress":{"default":"deny","rules":[
+				{"action":"deny","peers":[{"name":"host"}]},{"peers":[{"name":"world"}]}]}}`)})
+			require.NoError(t, err)
+			for i, to := range families(ofServer) {
+				try(false, host[i], to)
+				try(false, families(ofOther)[i], to)
+				try(true, world[i], to)
+			}
+			h.TearDown(server, friend, other)
+		})
+	}
+}
+
 // TestAllocationIsNotAnAddress: packets from another machine are not from an allocation of the host, although
 // the kernel does not check their source.
 func TestAllocationIsNotAnAddress(t *testing.T) {

@@ -5,11 +5,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/internal/testing/skip"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
 func TestAgain(t *testing.T) {
-	skipInShort(t)
+	skip.InShort(t)
 	b := &bench{environment: *testEnvironment(t), size: size{again: 1}, report: &Report{}}
 	require.NoError(t, b.again(t.Context()))
 	require.NoError(t, sandbox.Destroy(b.all[0].netns))

@@ -72,7 +72,7 @@ func Groups() []string {
 }
 
 // Run runs the selected groups of measurements. It must be called in a private
-// host, and once per process.
+// host, and once per process. If groups fail, it returns the report of the others with the error.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	chosen, err := choose(o.Only)
 	if err != nil {
@@ -91,21 +91,23 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	b.size = b.size.withRounds(o.N)
 	b.environment = environment{plugins: plugins, module: o.Module, progress: o.Progress}
-	if err := b.measure(ctx, chosen); err != nil {
-		return nil, err
-	}
+	err = b.measure(ctx, chosen)
 	b.report.judge(targets(&b.size))
-	return b.report, nil
+	return b.report, err
 }
 
-// measure runs groups of measurements.
+// measure runs groups of measurements. If one fails, the others run all the same: each takes minutes.
 func (b *bench) measure(ctx context.Context, chosen []group) error {
+	var errs []error
 	for _, g := range chosen {
+		if err := ctx.Err(); err != nil {
+			return errors.Join(append(errs, err)...)
+		}
 		if err := g.run(b, ctx); err != nil {
-			return fmt.Errorf("measure %s: %w", g.name, err)
+			errs = append(errs, fmt.Errorf("measure %s: %w", g.name, err))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // choose returns the groups with the given names; none selects all groups.

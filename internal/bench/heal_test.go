@@ -5,12 +5,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/internal/testing/skip"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
 // TestHeal runs each measurement once.
 func TestHeal(t *testing.T) {
-	skipInShort(t)
+	skip.InShort(t)
 	b := &bench{environment: *testEnvironment(t), size: size{heal: []int{1, 2}, heals: 1, healLives: 100}, report: &Report{}}
 	require.NoError(t, b.heal(t.Context()))
 	for _, s := range b.all {

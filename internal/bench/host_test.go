@@ -11,6 +11,7 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/refplugins"
+	"github.com/allocnet/allocnet/internal/testing/skip"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -29,7 +30,7 @@ func systemsOf(t *testing.T, r *Report) map[string][]string {
 }
 
 func TestRunHost(t *testing.T) {
-	skipInShort(t) // the test of the command bench does the same
+	skip.InShort(t) // the test of the command bench does the same
 	privhost.Require(t, "iptables", "iptables-restore")
 	plugins, err := refplugins.Dir()
 	require.NoError(t, err)

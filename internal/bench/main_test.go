@@ -1,6 +1,8 @@
 package bench
 
 import (
+	"context"
+	"errors"
 	"os"
 	"testing"
 
@@ -34,9 +36,17 @@ func TestChoose(t *testing.T) {
 	require.ErrorContains(t, err, "there is no measurement lief; there are life, ")
 }
 
-func skipInShort(t *testing.T) {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("make test FULL=1 runs it")
-	}
+// TestFailedGroup: a group that fails costs the others nothing.
+func TestFailedGroup(t *testing.T) {
+	failed, ran := errors.New("failed"), 0
+	err := (&bench{}).measure(t.Context(), []group{
+		{"first", func(*bench, context.Context) error { return failed }},
+		{"second", func(*bench, context.Context) error { ran++; return nil }},
+	})
+	require.ErrorIs(t, err, failed)
+	require.ErrorContains(t, err, "measure first: failed")
+	require.Equal(t, 1, ran)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, (&bench{}).measure(ctx, groups), context.Canceled)
 }

@@ -7,12 +7,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/internal/testing/skip"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
 // TestMany runs each measurement with a few allocations, and leaves none.
 func TestMany(t *testing.T) {
-	skipInShort(t)
+	skip.InShort(t)
 	const n = manySize(3)
 	b := &bench{environment: *testEnvironment(t), size: size{many: n, manyRounds: 2}, report: &Report{}}
 	require.NoError(t, b.many(t.Context()))
@@ -32,7 +33,7 @@ func TestMany(t *testing.T) {
 
 // TestCPU runs each measurement once.
 func TestCPU(t *testing.T) {
-	skipInShort(t)
+	skip.InShort(t)
 	b := &bench{environment: *testEnvironment(t), size: size{cpuLives: 2, cpuBlocks: 1}, report: &Report{}}
 	require.NoError(t, b.cpu(t.Context()))
 	for _, s := range b.all {

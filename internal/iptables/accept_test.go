@@ -14,7 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/allocnet/allocnet/internal/testing/short"
+	"github.com/allocnet/allocnet/internal/testing/skip"
 )
 
 const complete = `
@@ -119,7 +119,7 @@ func TestDamageIsNoticedAndMended(t *testing.T) {
 		for i, name := range slices.Sorted(maps.Keys(damages)) {
 			damage := damages[name]
 			h.tb.(*testing.T).Run(name, func(t *testing.T) {
-				short.InTurn(t, i, 3)
+				skip.InTurn(t, i, 3)
 				defer h.clear()
 				ctx := context.Background()
 				o, later := h.acceptRule(), h.acceptRule()

@@ -18,6 +18,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/privhost"
 	testhost "github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/internal/testing/skip"
 )
 
 // helperVariable is an environment variable that makes the test binary run one
@@ -175,7 +176,7 @@ func helperCommand(name string, env ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe")
 	// The source directory belongs to the machine, so the helper does not use it.
 	cmd.Dir = "/run"
-	cmd.Env = append(os.Environ(), privhost.Marker+"=", testhost.RequireVariable+"=", helperVariable+"="+name)
+	cmd.Env = append(os.Environ(), privhost.Marker+"=", skip.RequireVariable+"=", helperVariable+"="+name)
 	cmd.Env = append(cmd.Env, env...)
 	return cmd
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/internal/testing/skip"
 )
 
 const (
@@ -28,7 +28,7 @@ func newMarking(t testing.TB) *Store {
 	s := newStore(t)
 	require.NoError(t, os.MkdirAll(s.dir, 0o755))
 	err := unix.Lsetxattr(s.dir, "user.allocnet.test", nil, 0)
-	privhost.RequireThat(t, !isUnsupported(err), "the file system of %s has no extended attributes, so leases name no boot; set TMPDIR to one that has", s.dir)
+	skip.Unless(t, !isUnsupported(err), "the file system of %s has no extended attributes, so leases name no boot; set TMPDIR to one that has", s.dir)
 	return s
 }
 

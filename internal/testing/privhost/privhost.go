@@ -14,11 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/internal/testing/skip"
 )
-
-// RequireVariable is an environment variable. If it is "1", a kernel test that
-// cannot run fails; otherwise it is skipped.
-const RequireVariable = "ALLOCNET_REQUIRE_KERNEL"
 
 // errNoMain is the reason for which Require refuses a test if Main was not called.
 var errNoMain = errors.New("TestMain does not call privhost.Main")
@@ -34,7 +31,7 @@ var outside = errNoMain
 // dirs are directories that start out empty: see [privhost.Options]. If the
 // private host cannot be created, Main writes the reason to standard error. Then
 // it runs the tests on the real host, where tests with [Require] are skipped. If
-// [RequireVariable] is "1", it runs no test and returns 1 instead.
+// [skip.RequireVariable] is "1", it runs no test and returns 1 instead.
 func Main(m interface{ Run() int }, dirs ...string) int {
 	// With the race detector, processes that tests start would sleep for a second before they exit.
 	os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE"))
@@ -46,8 +43,8 @@ func Main(m interface{ Run() int }, dirs ...string) int {
 		return status
 	}
 	outside = err
-	if required() {
-		fmt.Fprintf(os.Stderr, "%s=1, but there is no private host: %v\n", RequireVariable, err)
+	if skip.Required() {
+		fmt.Fprintf(os.Stderr, "%s=1, but there is no private host: %v\n", skip.RequireVariable, err)
 		return 1
 	}
 	fmt.Fprintf(os.Stderr, "kernel tests are skipped: %v\n", err)
@@ -62,43 +59,30 @@ const reportsPath = "/proc/sys/net/ipv4/igmp_link_local_mcast_reports"
 // takes most of the CPU time of many tests. The tests also pass without, so an error does not matter.
 func reportNoGroups() { _ = os.WriteFile(reportsPath, []byte("0"), 0) }
 
-// TB is the subset of testing.TB that Require needs.
-type TB interface {
-	Helper()
-	Skipf(format string, args ...any)
-	Fatalf(format string, args ...any)
-}
-
 // Require skips a test, with the reason, unless it runs inside a private host and
 // the named programs are installed. It fails the test instead if
-// [RequireVariable] is "1" or if [Main] was not called.
-func Require(t TB, programs ...string) {
+// [skip.RequireVariable] is "1" or if [Main] was not called.
+func Require(t skip.TB, programs ...string) {
 	t.Helper()
 	if !privhost.Inside() {
-		refuse(t, errors.Is(outside, errNoMain), fmt.Sprintf("no private host: %v", outside))
+		if errors.Is(outside, errNoMain) {
+			t.Fatalf("no private host: %v", outside)
+			return
+		}
+		skip.Unless(t, false, "no private host: %v", outside)
 	}
 	for _, program := range programs {
 		if _, err := exec.LookPath(program); err != nil {
-			refuse(t, false, fmt.Sprintf("%s is not installed", program))
+			skip.Unless(t, false, "%s is not installed", program)
 		}
 	}
 }
 
 // RequireRoot is Require for a test that needs root in the initial user namespace.
-func RequireRoot(t TB, programs ...string) {
+func RequireRoot(t skip.TB, programs ...string) {
 	t.Helper()
 	Require(t, programs...)
-	if !IsHostRoot() {
-		refuse(t, false, "the test needs root in the initial user namespace")
-	}
-}
-
-// RequireThat is Require for another property of the host, which the reason describes.
-func RequireThat(t TB, has bool, format string, args ...any) {
-	t.Helper()
-	if !has {
-		refuse(t, false, fmt.Sprintf(format, args...))
-	}
+	skip.Unless(t, IsHostRoot(), "the test needs root in the initial user namespace")
 }
 
 // IsHostRoot reports whether the process is root of the real host too. Only that
@@ -112,7 +96,7 @@ func IsHostRoot() bool {
 // Unprivileged calls fn on a separate thread without capabilities. It fails the
 // test if the capabilities cannot be dropped. fn runs in another goroutine than
 // the test, so it must not call t.FailNow.
-func Unprivileged(t TB, fn func()) {
+func Unprivileged(t skip.TB, fn func()) {
 	t.Helper()
 	dropped := make(chan error, 1)
 	done := make(chan struct{})
@@ -130,18 +114,4 @@ func Unprivileged(t TB, fn func()) {
 	if err := <-dropped; err != nil {
 		t.Fatalf("drop capabilities: %v", err)
 	}
-}
-
-// refuse skips or fails a test that cannot run.
-func refuse(t TB, fault bool, reason string) {
-	t.Helper()
-	if fault || required() {
-		t.Fatalf("%s", reason)
-		return
-	}
-	t.Skipf("%s", reason)
-}
-
-func required() bool {
-	return os.Getenv(RequireVariable) == "1"
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/internal/testing/skip"
 )
 
 // helperVariable is an environment variable that makes the test binary call Main
@@ -63,7 +64,7 @@ func TestRequire(t *testing.T) {
 			t.Cleanup(func() { outside = saved })
 			outside = test.reason
 			t.Setenv(name, value)
-			t.Setenv(RequireVariable, test.required)
+			t.Setenv(skip.RequireVariable, test.required)
 			var r recorder
 			Require(&r)
 			require.Equal(t, test.want, r.ended)
@@ -74,14 +75,14 @@ func TestRequire(t *testing.T) {
 		var r recorder
 		Require(&r, "go")
 		require.Empty(t, r.ended)
-		t.Setenv(RequireVariable, "")
+		t.Setenv(skip.RequireVariable, "")
 		Require(&r, "go", "no-such-program")
 		require.Equal(t, "skipped", r.ended)
-		t.Setenv(RequireVariable, "1")
+		t.Setenv(skip.RequireVariable, "1")
 		Require(&r, "no-such-program")
 		require.Equal(t, "failed", r.ended)
 
-		t.Setenv(RequireVariable, "")
+		t.Setenv(skip.RequireVariable, "")
 		r.ended = ""
 		RequireRoot(&r)
 		rightsOfRoot := unix.SetsockoptInt(socket(t), unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 1<<20) == nil
@@ -104,9 +105,9 @@ func TestMainWithAndWithoutHost(t *testing.T) {
 		status            int
 		stdout, stderr    string
 	}{
-		{"entered", "main", RequireVariable + "=1", 5, "ran, inside: true\n", ""},
-		{"skipped", "main denied", RequireVariable + "=", 5, "ran, inside: false\n", "kernel tests are skipped: start private host: "},
-		{"required", "main denied", RequireVariable + "=1", 1, "", "there is no private host: start private host: "},
+		{"entered", "main", skip.RequireVariable + "=1", 5, "ran, inside: true\n", ""},
+		{"skipped", "main denied", skip.RequireVariable + "=", 5, "ran, inside: false\n", "kernel tests are skipped: start private host: "},
+		{"required", "main denied", skip.RequireVariable + "=1", 1, "", "there is no private host: start private host: "},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			cmd := exec.Command("/proc/self/exe")

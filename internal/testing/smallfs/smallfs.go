@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/testing/skip"
 )
 
 // Mount returns a directory on a file system with a number of pages. Only the calling goroutine
@@ -18,9 +20,8 @@ func Mount(t testing.TB, pages int) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
 	runtime.LockOSThread() // and never unlocked: the thread ends with the test's goroutine
-	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
-		t.Skip("mount namespace: ", err)
-	}
+	err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS)
+	skip.Unless(t, err == nil, "mount namespace: %v", err)
 	require.NoError(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
 	require.NoError(t, unix.Mount("none", dir, "tmpfs", 0, fmt.Sprintf("size=%d,mode=700", pages*os.Getpagesize())))
 	t.Cleanup(func() { require.NoError(t, unix.Unmount(dir, unix.MNT_DETACH)) })

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/testing/skip"
 )
 
 // Contract contains the tests of a package that hold with and without a pool,
@@ -41,7 +42,7 @@ func (c Contract) Run(t *testing.T) {
 		test := c[name]
 		t.Run(name, func(t *testing.T) {
 			if !test.Always && os.Getenv("ALLOCNET_POOLS") == "" {
-				t.Skip("make pools runs it")
+				skip.LeaveTo(t, "make pools")
 			}
 			test.Run(t)
 		})
@@ -70,6 +71,12 @@ func (c Contract) RequireComplete(t *testing.T, others map[string]string) {
 		require.True(t, with != without, "%s is to be in contract or in withoutPools", name)
 	}
 	require.Len(t, tests, len(c)+len(others), "a test that does not exist")
+}
+
+// WithPools reports whether the test runs with pools.
+func WithPools(t testing.TB) bool {
+	_, pooled := contractOf(t)
+	return pooled
 }
 
 // contractOf returns the entry in the contract of a test that runs with pools.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
-	"github.com/allocnet/allocnet/internal/testing/short"
+	"github.com/allocnet/allocnet/internal/testing/skip"
 	"github.com/allocnet/allocnet/internal/testing/testhost"
 )
 
@@ -80,7 +80,7 @@ func Each(t *testing.T, ways []Way, test func(t *testing.T, w Way)) {
 	for _, w := range ways {
 		t.Run(w.String(), func(t *testing.T) {
 			if testing.Short() && w != inShort(ways) {
-				short.Skip(t)
+				skip.InShort(t)
 			}
 			if w.Backend == "nftables" {
 				privhost.Require(t, "nft")
@@ -107,7 +107,7 @@ func EachElsewhere(t *testing.T, ways []Way, test func(t *testing.T, w Way)) {
 	ways = withPools(t, ways)
 	for _, w := range ways {
 		if testing.Short() && w != inShort(ways) {
-			t.Run(w.String(), func(t *testing.T) { short.Skip(t) })
+			t.Run(w.String(), func(t *testing.T) { skip.InShort(t) })
 			continue
 		}
 		byName[w.String()] = w

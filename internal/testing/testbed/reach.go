@@ -222,14 +222,21 @@ func (h *Host) Echo(to string) func() error {
 // byte and awaits it.
 func (h *Host) EchoFrom(netns, to string) func() error {
 	h.T.Helper()
+	send := h.EchoWithin(netns, to)
+	return func() error { return send(Timeout) }
+}
+
+// EchoWithin is EchoFrom with a limit of each wait.
+func (h *Host) EchoWithin(netns, to string) func(time.Duration) error {
+	h.T.Helper()
 	var c net.Conn
 	Within(h.T, netns, func() (err error) {
 		c, err = net.DialTimeout("tcp", to, Timeout)
 		return err
 	})
 	h.T.Cleanup(func() { c.Close() })
-	send := func() error {
-		if err := c.SetDeadline(time.Now().Add(Timeout)); err != nil {
+	send := func(timeout time.Duration) error {
+		if err := c.SetDeadline(time.Now().Add(timeout)); err != nil {
 			return err
 		}
 		if _, err := c.Write([]byte("?")); err != nil {
@@ -238,6 +245,6 @@ func (h *Host) EchoFrom(netns, to string) func() error {
 		_, err := io.ReadFull(c, make([]byte, 1))
 		return err
 	}
-	require.NoError(h.T, send())
+	require.NoError(h.T, send(Timeout))
 	return send
 }

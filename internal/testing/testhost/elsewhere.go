@@ -12,7 +12,7 @@ import (
 
 	privatehost "github.com/allocnet/allocnet/internal/privhost"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
-	"github.com/allocnet/allocnet/internal/testing/short"
+	"github.com/allocnet/allocnet/internal/testing/skip"
 )
 
 // partVariable names the part of a test that the process runs.
@@ -35,7 +35,7 @@ func EachElsewhere(t *testing.T, parts []string, test func(t *testing.T, part st
 	}
 	wait := make([]func(*testing.T), len(parts))
 	for i, part := range parts {
-		if wait[i] = skipInShort; short.Has(t, i, len(parts)) {
+		if wait[i] = skipInShort; skip.Has(t, i, len(parts)) {
 			wait[i] = elsewhere(t, part)
 		}
 	}
@@ -45,7 +45,7 @@ func EachElsewhere(t *testing.T, parts []string, test func(t *testing.T, part st
 	}
 }
 
-func skipInShort(t *testing.T) { short.Skip(t) }
+func skipInShort(t *testing.T) { skip.InShort(t) }
 
 // elsewhere starts a process for one part of a test, and returns a function
 // that waits for its result.
