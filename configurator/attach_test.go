@@ -11,12 +11,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/engine"
+	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
@@ -271,6 +273,41 @@ func TestRollBackWithinTheDeadline(t *testing.T) {
 	h.requireNoRecords()
 }
 
+// deadlines is an engine whose operations fail with context.DeadlineExceeded at once and note their deadlines.
+type deadlines struct {
+	engine.Engine
+	of map[string]time.Time // by operation; GC with its network
+}
+
+func (d deadlines) expire(ctx context.Context, operation string) error {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return errors.New(operation + " has no deadline")
+	}
+	d.of[operation] = deadline
+	return context.DeadlineExceeded
+}
+
+func (d deadlines) Add(ctx context.Context, _ *engine.Request) ([]*types100.Result, error) {
+	return nil, d.expire(ctx, "ADD")
+}
+
+func (d deadlines) Check(ctx context.Context, _ *engine.Request) error {
+	return d.expire(ctx, "CHECK")
+}
+
+func (d deadlines) Del(ctx context.Context, _ *engine.Request) error {
+	return d.expire(ctx, "DEL")
+}
+
+func (d deadlines) Status(ctx context.Context, _ []string, _ *conflist.Network) error {
+	return d.expire(ctx, "STATUS")
+}
+
+func (d deadlines) GC(ctx context.Context, _ []string, n *conflist.Network, _ []types.GCAttachment) error {
+	return d.expire(ctx, "GC "+n.Name)
+}
+
 // TestTimeoutOfTheConfig: Config.Timeout bounds every run of plugins, also if
 // the caller's context has a later deadline.
 func TestTimeoutOfTheConfig(t *testing.T) {
@@ -278,23 +315,25 @@ func TestTimeoutOfTheConfig(t *testing.T) {
 	defer cancel()
 	for name, ctx := range map[string]context.Context{"no deadline": t.Context(), "a later deadline": later} {
 		t.Run(name, func(t *testing.T) {
-			h := newTestHost(t, func(c *Config) { c.Timeout = enough(t) })
-			h.network("add", "1.0.0", adds(behaviours{"ADD": {Hang: true}}))
-			h.network("check", "1.1.0", adds(behaviours{"CHECK": {Hang: true}, "DEL": {Hang: true, Only: 2}, "STATUS": {Hang: true}, "GC": {Hang: true}}))
+			const timeout = 7 * time.Second
+			h := newTestHost(t, func(c *Config) { c.Timeout = timeout })
+			h.network("net", "1.1.0", adds())
 			a := h.alloc("a")
-			a.Networks = []string{"add"}
-			_, err := h.Setup(ctx, a)
-			require.ErrorIs(t, err, context.DeadlineExceeded)
-			h.requireNoRecords()
-
-			a.Networks = []string{"check"}
-			_, err = h.Setup(ctx, a)
+			_, err := h.Setup(t.Context(), a)
 			require.NoError(t, err)
+			d := deadlines{h.exec, map[string]time.Time{}}
+			h.exec = d
 			require.ErrorIs(t, h.Check(ctx, a), context.DeadlineExceeded)
-			require.ErrorIs(t, h.Teardown(ctx, a), context.DeadlineExceeded)
 			require.ErrorIs(t, h.ReadyFor(ctx, a), context.DeadlineExceeded)
 			_, err = h.GC(ctx, []string{"a"})
 			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.ErrorIs(t, h.Teardown(ctx, a), context.DeadlineExceeded)
+			_, err = h.Setup(ctx, h.alloc("b"))
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			for _, operation := range []string{"ADD", "CHECK", "DEL", "STATUS", "GC net"} {
+				require.Contains(t, d.of, operation)
+				require.Less(t, time.Until(d.of[operation]), timeout, operation)
+			}
 		})
 	}
 }

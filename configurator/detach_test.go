@@ -416,15 +416,19 @@ func TestPluginsAreCollectedAlone(t *testing.T) {
 func TestGCWaitsForEach(t *testing.T) {
 	h := newTestHost(t, func(c *Config) { c.Networks = []string{"x", "y", "z"} })
 	for _, name := range h.cfg.Networks {
-		h.network(name, "1.1.0", adds(behaviours{"GC": {Hang: name != "y"}}))
+		h.network(name, "1.1.0", adds())
 	}
-	h.Configurator.gcTimeout = enough(t)
+	d := deadlines{h.exec, map[string]time.Time{}}
+	h.exec = d
 	_, err := h.GC(t.Context(), nil)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.ErrorContains(t, err, `GC of the plugins of network "x"`)
-	require.ErrorContains(t, err, `GC of the plugins of network "z"`)
-	require.NotContains(t, err.Error(), `"y"`)
-	require.Equal(t, []string{"one GC", "one GC", "one GC"}, h.commands())
+	for _, name := range h.cfg.Networks {
+		require.ErrorContains(t, err, `GC of the plugins of network "`+name+`"`)
+		require.Contains(t, d.of, "GC "+name)
+		require.Less(t, time.Until(d.of["GC "+name]), gcTimeout)
+	}
+	require.NotEqual(t, d.of["GC x"], d.of["GC y"], "a time limit of its own")
+	require.NotEqual(t, d.of["GC y"], d.of["GC z"], "a time limit of its own")
 }
 
 // TestGCEndsWithItsContext: GC ends when its context ends, also between two

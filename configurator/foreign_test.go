@@ -94,7 +94,7 @@ func TestWhatCannotBeCheckedStays(t *testing.T) {
 		"canceled": {},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := newTestHost(t, func(c *Config) { c.Timeout = enough(t) })
+			h := newTestHost(t)
 			h.network("net", "1.0.0", adds(check))
 			a := h.alloc("a")
 			_, err := h.Setup(t.Context(), a)
@@ -102,6 +102,8 @@ func TestWhatCannotBeCheckedStays(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			switch name {
+			case "hangs":
+				h.Configurator.cfg.Timeout = enough(t)
 			case "missing":
 				require.NoError(t, os.RemoveAll(h.bin))
 			case "not ours":
