@@ -22,8 +22,10 @@ var (
 	askedFor = regexp.MustCompile(`02:aa:00:00:00:([0-9a-f]{2})`)
 )
 
-// scrub removes random names and addresses, and the widths of columns.
+// scrub removes random names and addresses, the widths of columns, and the flag onlink, which only the native
+// ptp gives its routes, so that a vrf plugin can move them in any order.
 func scrub(text string) string {
+	text = strings.ReplaceAll(text, " onlink", "")
 	text = askedFor.ReplaceAllString(text, "asked-for-$1")
 	text = random.ReplaceAllString(text, "RANDOM")
 	return regexp.MustCompile(` +`).ReplaceAllString(text, " ")
