@@ -1,6 +1,7 @@
 package allocnet
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,7 +16,7 @@ import (
 // Errors of a Service, for errors.Is. errors.As also finds these types: *types.Error of
 // the CNI library, with the error code of a plugin; *portmap.ConflictError,
 // *portmap.PortError, *NetworkError, *UnservedError, *NetnsError, *ListenerError,
-// *RevisionError, *PortTakenError, *RecordError, *StateDirError and *LeftoverError. GC, Repair and Recover
+// *RevisionError, *SubnetError, *PortTakenError, *RecordError, *StateDirError and *LeftoverError. GC, Repair and Recover
 // wrap the errors of each allocation in an *AllocationError and join them.
 var (
 	// ErrInvalidConfig: the Config is invalid.
@@ -56,6 +57,9 @@ var (
 	// ErrAddressUnavailable: another attachment has a requested address, or one that the IPAM plugin
 	// assigned; or the network does not lease a requested one.
 	ErrAddressUnavailable = errors.New("a requested address is not available")
+	// ErrSubnetTaken: the host would lose an address, a next hop or a network that it has in the subnet of a
+	// network. Nothing was changed. errors.As finds a *SubnetError.
+	ErrSubnetTaken = errors.New("the subnet of the network is taken")
 	// ErrBridgeFull: the bridge has 1023 ports, the maximum in the kernel.
 	ErrBridgeFull = errors.New("the bridge is full: it has 1023 ports, the most that the kernel allows; use another network, or ptp, which has no such limit")
 	// ErrLimit: a limit of the host or of the process is reached. The text names the sysctl that sets it,
@@ -168,6 +172,27 @@ func (e *ListenerError) Error() string {
 
 // Unwrap returns ErrListener.
 func (e *ListenerError) Unwrap() error { return ErrListener }
+
+// SubnetError reports that the host has something in the subnet of a network that it would lose if it
+// were connected to the network. errors.Is finds ErrSubnetTaken.
+type SubnetError struct {
+	Network string
+	File    string // of the network; "" if it is not known, and for the embedded network
+	Subnet  netip.Prefix
+	Taken   string // what the host has: "address 10.202.0.7/16 of eth0"
+}
+
+// Error implements error.
+func (e *SubnetError) Error() string {
+	place := cmp.Or(e.File, "its configuration")
+	if e.File == "" && e.Network == "allocnet" {
+		place = "--subnet, the setting subnets or Config.Subnets"
+	}
+	return fmt.Sprintf("network %q: its subnet %s holds %s, which the host would lose; choose another subnet in %s", e.Network, e.Subnet, e.Taken, place)
+}
+
+// Unwrap returns ErrSubnetTaken.
+func (e *SubnetError) Unwrap() error { return ErrSubnetTaken }
 
 // NetworkError reports that a file of the configuration directory was skipped. Err is the
 // reason.

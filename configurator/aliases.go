@@ -45,6 +45,7 @@ type (
 	RecordError     = allocnet.RecordError
 	RevisionError   = allocnet.RevisionError
 	StateDirError   = allocnet.StateDirError
+	SubnetError     = allocnet.SubnetError
 	UnservedError   = allocnet.UnservedError
 )
 
@@ -65,6 +66,7 @@ var (
 	ErrUnprivileged       = allocnet.ErrUnprivileged
 	ErrExhausted          = allocnet.ErrExhausted
 	ErrAddressUnavailable = allocnet.ErrAddressUnavailable
+	ErrSubnetTaken        = allocnet.ErrSubnetTaken
 	ErrBridgeFull         = allocnet.ErrBridgeFull
 	ErrLimit              = allocnet.ErrLimit
 	ErrPortTaken          = allocnet.ErrPortTaken

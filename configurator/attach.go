@@ -36,7 +36,7 @@ func (c *Configurator) Attach(ctx context.Context, id, network string, o AttachO
 		if network == "" {
 			return fmt.Errorf("attach allocation %q: %w: name the network", id, ErrInvalidAllocation)
 		}
-		n, err := c.lookup(network)
+		n, err := c.lookupToUse(network)
 		if err != nil {
 			return err
 		}
@@ -153,6 +153,9 @@ func (c *Configurator) planAttachment(p *plan.Plan, n *conflist.Network, name st
 	}
 	one := p.Single(record.Attachment{Network: n.Name, IfName: name, Attached: true, Config: n.Bytes}, n)
 	if err := one.RequirePolicies(p.Policy); err != nil {
+		return nil, err
+	}
+	if err := c.requireRoom(n); err != nil {
 		return nil, err
 	}
 	c.noteBinaries(one)

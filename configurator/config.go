@@ -67,7 +67,9 @@ type Config struct {
 	// network namespaces of allocations with OwnNetns; default sandbox.DefaultDir.
 	NetnsDir string
 	// Subnets are the subnets of the embedded network "allocnet", at most one per
-	// address family; default 10.202.0.0/16 and fd0a:110c:2e7::/64.
+	// address family. By default, the first Setup in the network chooses one of each family in which the host
+	// has nothing, and StateDir keeps them: 10.202.0.0/16, 10.203.0.0/16, 172.29.0.0/16 or
+	// 192.168.224.0/20, and fd0a:110c:2e7::/64 or fd0a:110c:2e7:1::/64.
 	Subnets []netip.Prefix
 	// SubnetsFrom is the path of the file in which flanneld writes the subnets of the host
 	// (/run/flannel/subnet.env), in place of Subnets. The embedded network then spans all

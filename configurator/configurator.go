@@ -21,6 +21,7 @@ import (
 	"github.com/allocnet/allocnet/internal/state/policystate"
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/internal/state/statedir"
+	"github.com/allocnet/allocnet/internal/subnets"
 )
 
 var _ Service = (*Configurator)(nil)
@@ -58,6 +59,9 @@ type Configurator struct {
 	journal *journal.Journal // nil for none
 	warned  *loggedOnce
 	engines *lastEngines
+
+	prefixes hostPrefixes
+	kept     atomic.Bool // the subnets of the embedded network
 
 	// Tests replace these.
 	boot        func() (string, error) // the ID of this boot of the host
@@ -132,15 +136,19 @@ func New(cfg Config) (*Configurator, error) {
 	return c, nil
 }
 
+// embedded returns the options of the embedded network.
+func (c *Config) embedded() conflist.EmbeddedOptions {
+	return conflist.EmbeddedOptions{
+		StateDir: c.StateDir, Subnets: c.Subnets, SubnetsFrom: c.SubnetsFrom, Routes: conflist.EmbeddedRoutes(c.Routes), Policy: c.Policy, ForBinaries: c.Engine == EngineExec,
+	}
+}
+
 // configurations returns the network configurations of ConfDir and the embedded ones.
 func (c *Config) configurations() (*conflist.Dir, error) {
-	embedded, err := conflist.Embedded(conflist.EmbeddedOptions{
-		StateDir: c.StateDir, Subnets: c.Subnets, SubnetsFrom: c.SubnetsFrom, Routes: conflist.EmbeddedRoutes(c.Routes), Policy: c.Policy, ForBinaries: c.Engine == EngineExec,
-	})
+	confs, err := subnets.Networks(c.ConfDir, c.embedded())
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidConfig, err)
 	}
-	confs := conflist.New(c.ConfDir, embedded)
 	if c.Engine != EngineExec {
 		confs.Resolving()
 	}

@@ -57,10 +57,10 @@ func (c *Configurator) newRecord(a *Allocation, ports []portmap.Mapping) (*recor
 	}, err
 }
 
-// planNetworks looks up the requested networks, or those of the Config if none are
+// planNetworks looks up, with lookup, the requested networks, or those of the Config if none are
 // requested, and adds them to the plan. It does nothing if the allocation contains its
 // configurations.
-func (c *Configurator) planNetworks(p *plan.Plan) error {
+func (c *Configurator) planNetworks(p *plan.Plan, lookup func(string) (*conflist.Network, error)) error {
 	if p.Inline {
 		return nil
 	}
@@ -69,7 +69,7 @@ func (c *Configurator) planNetworks(p *plan.Plan) error {
 		names = c.cfg.Networks
 	}
 	for _, name := range names {
-		n, err := c.lookup(name)
+		n, err := lookup(name)
 		if err != nil {
 			return err
 		}

@@ -20,7 +20,7 @@ import (
 
 // Ready verifies the requirements of a Setup: the networks of the Config exist, their plugins
 // are installed and report that they are ready (CNI STATUS, specification 1.1), the process
-// has the privileges, the kernel has what the plugins need, which is tried once, and the state
+// has the privileges, the host has nothing in the subnets that it would lose, the kernel has what the plugins need, which is tried once, and the state
 // directory is writable. Ready creates the state directory if it does not exist. It joins all errors.
 func (c *Configurator) Ready(ctx context.Context) error { return c.ReadyFor(ctx, Allocation{}) }
 
@@ -34,7 +34,7 @@ func (c *Configurator) ReadyFor(ctx context.Context, a Allocation) error {
 	unprivileged := c.requirePrivileges()
 	errs := []error{unprivileged, c.stateWritable(), err}
 	for _, n := range networks {
-		errs = append(errs, c.networkReady(ctx, n, a.PluginDirs))
+		errs = append(errs, c.requireRoom(n), c.networkReady(ctx, n, a.PluginDirs))
 	}
 	if unprivileged == nil {
 		errs = append(errs, features.Require(ctx, networks))

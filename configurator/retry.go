@@ -28,7 +28,7 @@ func transient(err error) bool {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return false
 	case errors.Is(err, ErrInvalidResult), errors.Is(err, ErrNoAddress), errors.Is(err, ErrInUse),
-		errors.Is(err, ErrBridgeFull), errors.Is(err, ErrLimit), errors.Is(err, ErrPortTaken),
+		errors.Is(err, ErrBridgeFull), errors.Is(err, ErrSubnetTaken), errors.Is(err, ErrLimit), errors.Is(err, ErrPortTaken),
 		errors.Is(err, lease.ErrNotInRange):
 		return false
 	case errors.As(err, &syntax), errors.As(err, &mistyped): // the result is not JSON

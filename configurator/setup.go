@@ -30,7 +30,9 @@ import (
 //
 // Setup refuses a request before it changes or records anything if no plugin declares a
 // requested capability (ErrUnserved), if the request exceeds the limits for plugin
-// arguments (ErrInvalidAllocation), or if the process lacks privileges (ErrUnprivileged).
+// arguments (ErrInvalidAllocation), if the process lacks privileges (ErrUnprivileged), or if the
+// host would lose an address, a next hop or a network that it has in a subnet of a network
+// (ErrSubnetTaken; seen at most ten seconds late, or 500 times as long as looking takes).
 //
 // A network namespace belongs to one allocation. If another allocation has it, or if it
 // already contains an interface with the requested name, Setup returns ErrInUse. If the
@@ -48,7 +50,7 @@ import (
 //
 // Setup rolls back an ADD that fails. It then tries again, up to Retry.Attempts times,
 // unless the error is permanent: the CNI codes 1 to 7, ErrInvalidResult, ErrNoAddress,
-// ErrInUse, ErrPortTaken, ErrBridgeFull, ErrLimit, or the end of the context; and
+// ErrInUse, ErrPortTaken, ErrBridgeFull, ErrSubnetTaken, ErrLimit, or the end of the context; and
 // ErrAddressUnavailable, if the network does not lease the address or another allocation that is
 // set up has it. If no address or no port of a bridge is free while links are deleted behind
 // their Teardown, Setup waits for them, five seconds at most, and runs one more ADD. After the
@@ -323,10 +325,13 @@ func shownAddresses(s *Status) string {
 // complete adds networks, engine and plugins to a plan. It returns an error if Setup must
 // refuse the allocation.
 func (c *Configurator) complete(p *plan.Plan) error {
-	if err := c.planNetworks(p); err != nil {
+	if err := c.planNetworks(p, c.lookupToUse); err != nil {
 		return err
 	}
 	if err := c.requireServed(p); err != nil {
+		return err
+	}
+	if err := c.requireRoom(p.Networks...); err != nil {
 		return err
 	}
 	p.NoteUnserved()

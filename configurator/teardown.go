@@ -255,7 +255,7 @@ func (c *Configurator) planWithoutRecord(a Allocation) *plan.Plan {
 	ports, portErr := c.mappings(&a)
 	r, requestErr := c.newRecord(&a, ports)
 	p := &plan.Plan{Record: r}
-	networksErr := errors.Join(p.AddConflists(&a), c.planNetworks(p))
+	networksErr := errors.Join(p.AddConflists(&a), c.planNetworks(p, c.lookup))
 	if networksErr == nil {
 		p.NoteUnserved()
 	}

@@ -30,8 +30,10 @@
 # count. Empty: the network of the first file.
 #networks = []
 
-# Subnets of the embedded network "allocnet", at most one per family.
-#subnets = ["10.202.0.0/16", "fd0a:110c:2e7::/64"]
+# Subnets of the embedded network "allocnet", at most one per family, for example
+# ["10.202.0.0/16", "fd0a:110c:2e7::/64"]. Empty: the first setup chooses one of each family in
+# which the host has nothing, and the state directory keeps them. See docs/networks.md.
+#subnets = []
 
 # The file in which flanneld writes the subnets of this host, usually
 # "/run/flannel/subnet.env". The embedded network then has these subnets in place of

@@ -63,6 +63,7 @@ var kinds = []errorKind{
 	{"exhausted", "a network has no free address", exitFailure, is(allocnet.ErrExhausted)},
 	{"address-unavailable", "a requested address is in use, or not one of the network's", exitFailure, is(allocnet.ErrAddressUnavailable)},
 	{"no-port", "no host port is free for a port without a number", exitFailure, is(allocnet.ErrNoPort)},
+	{"subnet-taken", "the host has something in the subnet of a network that it would lose", exitFailure, is(allocnet.ErrSubnetTaken)},
 	{"bridge-full", "a bridge has no free port", exitFailure, is(allocnet.ErrBridgeFull)},
 	{"limit", "a limit of the host is reached", exitFailure, is(allocnet.ErrLimit)},
 	{"unreadable-record", "the record of an allocation cannot be read", exitFailure, as[*allocnet.RecordError]},

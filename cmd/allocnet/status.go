@@ -17,6 +17,7 @@ import (
 	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/state/conflist"
+	"github.com/allocnet/allocnet/internal/subnets"
 )
 
 func newStatus(a *app) *cobra.Command {
@@ -96,13 +97,12 @@ func (a *app) configurations() (*conflist.Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	embedded, err := conflist.Embedded(conflist.EmbeddedOptions{
+	dir, err := subnets.Networks(cfg.ConfDir, conflist.EmbeddedOptions{
 		StateDir: filepath.Clean(cfg.StateDir), Subnets: cfg.Subnets, SubnetsFrom: cfg.SubnetsFrom, Routes: conflist.EmbeddedRoutes(cfg.Routes), Policy: cfg.Policy, ForBinaries: cfg.Engine == configurator.EngineExec,
 	})
 	if err != nil {
 		return nil, err
 	}
-	dir := conflist.New(cfg.ConfDir, embedded)
 	if cfg.Engine != configurator.EngineExec {
 		dir.Resolving()
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -198,6 +199,32 @@ func TestReload(t *testing.T) {
 	for _, id := range []string{"a1", "a2", "a3"} {
 		w.release(id)
 	}
+	p.stop()
+}
+
+// TestReloadOfATakenSubnet: a reload is refused if the host would lose something in the new subnet of a network, and
+// the former one stays.
+func TestReloadOfATakenSubnet(t *testing.T) {
+	w := newWorkspace(t)
+	w.configure(embedded)
+	p := w.start()
+	before := w.allocate("a1").Address
+	w.release("a1")
+	link := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "uplink"}}
+	require.NoError(t, netlink.LinkAdd(link))
+	defer func() { require.NoError(t, netlink.LinkDel(link)) }()
+	addr, err := netlink.ParseAddr("10.88.0.7/24")
+	require.NoError(t, err)
+	require.NoError(t, netlink.AddrAdd(link, addr))
+	w.configure(embedded, `subnets = ["10.88.0.0/16"]`)
+	require.Equal(t, "ready; the last reload was refused, see the log", p.reload())
+	p.logged("its subnet 10.88.0.0/16 holds address 10.88.0.7/24 of uplink, which the host would lose")
+	require.Equal(t, netip.MustParsePrefix("10.202.0.0/16"), netip.PrefixFrom(netip.MustParseAddr(w.allocate("a2").Address), 16).Masked(), before)
+	w.release("a2")
+	require.NoError(t, netlink.AddrDel(link, addr))
+	require.Equal(t, "ready", p.reload())
+	require.Contains(t, w.allocate("a3").Address, "10.88.")
+	w.release("a3")
 	p.stop()
 }
 

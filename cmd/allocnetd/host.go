@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +14,6 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
-	"github.com/hashicorp/go-hclog"
 
 	"github.com/allocnet/allocnet/cmd/internal/doctor"
 	"github.com/allocnet/allocnet/cmd/internal/dropin"
@@ -29,7 +29,9 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/record"
+	"github.com/allocnet/allocnet/internal/subnets"
 	"github.com/allocnet/allocnet/sandbox"
+	"github.com/hashicorp/go-hclog"
 )
 
 // host holds the parts of the daemon.
@@ -155,7 +157,7 @@ func (h *host) apply(before *generation, s *settings.Settings) (err error) {
 		return err
 	}
 	if before == nil || g.service != before.service || !reflect.DeepEqual(before.settings.Manager, s.Manager) {
-		if err := g.keepsNetworks(before); err != nil {
+		if err := errors.Join(g.keepsNetworks(before), g.requireRoom(before)); err != nil {
 			return err
 		}
 		if err := h.replaceManager(g); err != nil {
@@ -228,14 +230,37 @@ func (h *host) configure(g *generation) (err error) {
 		return err
 	}
 	cfg := g.settings.Configurator()
-	g.embedded, err = conflist.Embedded(conflist.EmbeddedOptions{
+	options := conflist.EmbeddedOptions{
 		StateDir: cfg.StateDir, Subnets: cfg.Subnets, SubnetsFrom: cfg.SubnetsFrom, Routes: conflist.EmbeddedRoutes(cfg.Routes), Policy: cfg.Policy, ForBinaries: cfg.Engine == configurator.EngineExec,
-	})
-	g.networks = conflist.New(g.settings.ConfDir, g.embedded)
+	}
+	if g.embedded, err = subnets.Embedded(options); err != nil {
+		return err
+	}
+	if g.networks, err = subnets.Networks(g.settings.ConfDir, options); err != nil {
+		return err
+	}
 	if cfg.Engine != configurator.EngineExec {
 		g.networks.Resolving()
 	}
 	return err
+}
+
+// requireRoom returns an error if the host would lose something that it has in the subnet of a network that the
+// generation before did not have.
+func (g *generation) requireRoom(before *generation) error {
+	if before == nil || g.service == before.service { // a daemon that starts serves its other networks
+		return nil
+	}
+	former, _ := before.networks.Networks() // invalid files are reported elsewhere
+	networks, _ := g.networks.Networks()
+	changed := slices.DeleteFunc(slices.Clone(networks), func(n *conflist.Network) bool {
+		return slices.ContainsFunc(former, func(f *conflist.Network) bool { return bytes.Equal(f.Bytes, n.Bytes) })
+	})
+	taken, err := subnets.OfHost(subnets.Announced(networks))
+	if err != nil {
+		return err
+	}
+	return subnets.RequireRoom(changed, taken)
 }
 
 // keepsNetworks returns an error if the new generation would lose a network. That is so

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/allocnet/allocnet/cmd/internal/addresses"
 	"github.com/allocnet/allocnet/internal/state/subnetenv"
+	"github.com/allocnet/allocnet/internal/subnets"
 )
 
 // subnetsPoll is how often the files of flanneld are looked at. Setups do not wait for it: they
@@ -36,12 +36,12 @@ func (h *host) noteSubnets(known map[string]string) {
 		if !slices.Contains(cmp.Or(n.Source, n).PluginTypes(), subnetenv.Type) {
 			continue
 		}
-		var subnets []string
-		pools, _ := addresses.Pools(n)
+		var leased []string
+		pools, _ := subnets.Pools(n)
 		for _, p := range pools {
-			subnets = append(subnets, p.Subnet.String())
+			leased = append(leased, p.Subnet.String())
 		}
-		now := strings.Join(subnets, ", ")
+		now := strings.Join(leased, ", ")
 		before, seen := known[n.Name]
 		known[n.Name] = now
 		switch {

@@ -36,6 +36,8 @@ type Error struct {
 	Listener *Listener `json:"listener,omitempty"`
 	// Revision is an allocnet.RevisionError.
 	Revision *Revision `json:"revision,omitempty"`
+	// Subnet is an allocnet.SubnetError.
+	Subnet *Subnet `json:"subnet,omitempty"`
 	// Port is a portmap.PortError.
 	Port *Port `json:"port,omitempty"`
 	// Unserved is an allocnet.UnservedError.
@@ -51,6 +53,14 @@ type Error struct {
 	Record *Record `json:"record,omitempty"`
 	// Causes are the errors that this error joins.
 	Causes []*Error `json:"causes,omitempty"`
+}
+
+// Subnet is an allocnet.SubnetError.
+type Subnet struct {
+	Network string `json:"network"`
+	File    string `json:"file,omitempty"`
+	Subnet  string `json:"subnet"`
+	Taken   string `json:"taken"`
 }
 
 // Revision is an allocnet.RevisionError.

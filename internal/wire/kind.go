@@ -100,6 +100,7 @@ var Kinds = []Kind{
 	{"address-unavailable", statusUnprocessableEntity, allocnet.ErrAddressUnavailable, nil},
 	{"no-port", statusServiceUnavailable, allocnet.ErrNoPort, nil},
 	{"state-dir", statusInternalServerError, allocnet.ErrStateDir, nil},
+	{"subnet-taken", statusConflict, allocnet.ErrSubnetTaken, nil},
 	{"bridge-full", statusServiceUnavailable, allocnet.ErrBridgeFull, nil},
 	{"limit", statusServiceUnavailable, allocnet.ErrLimit, nil},
 	{"invalid-result", statusBadGateway, allocnet.ErrInvalidResult, nil},

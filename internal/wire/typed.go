@@ -42,6 +42,7 @@ func typed() []typedError {
 		typedAs(keepPortTaken, restorePortTaken),
 		typedAs(keepListener, restoreListener),
 		typedAs(keepRevision, restoreRevision),
+		typedAs(keepSubnet, restoreSubnet),
 		typedAs(keepPort, restorePort),
 		typedAs(keepLeftovers, restoreLeftovers),
 		typedAs(keepUnserved, restoreUnserved),
@@ -98,6 +99,22 @@ func restoreRevision(e *Error) error {
 		return nil
 	}
 	return &allocnet.RevisionError{ID: e.Revision.ID, Wanted: e.Revision.Wanted, Current: e.Revision.Current}
+}
+
+func keepSubnet(err *allocnet.SubnetError, to *Error) {
+	to.Subnet = &Subnet{text(err.Network), text(err.File), err.Subnet.String(), text(err.Taken)}
+}
+
+func restoreSubnet(e *Error) error {
+	s := e.Subnet
+	if s == nil {
+		return nil
+	}
+	prefix, err := netip.ParsePrefix(s.Subnet)
+	if err != nil {
+		return nil
+	}
+	return &allocnet.SubnetError{Network: s.Network, File: s.File, Subnet: prefix, Taken: s.Taken}
 }
 
 func keepPort(err *portmap.PortError, to *Error) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"reflect"
 	"testing"
 
@@ -71,7 +72,8 @@ func TestTypedErrorsArriveWhole(t *testing.T) {
 	conflict := &portmap.ConflictError{Mapping: portmap.Mapping{HostPort: 1, Protocol: "tcp"}, Other: portmap.Mapping{HostPort: 2}, ID: "a", OtherID: "b"}
 	port := &portmap.PortError{Index: 1, Label: "l", Field: "to", Value: "x", Reason: "y"}
 	left := &allocnet.LeftoverError{ID: "a", Leftovers: []allocnet.Leftover{{Kind: "lease", Object: "192.0.2.1"}}}
-	for _, err := range []error{conflict, port, left} {
+	subnet := &allocnet.SubnetError{Network: "n", File: "/conf/n", Subnet: netip.MustParsePrefix("10.0.0.0/24"), Taken: "address 10.0.0.1/24 of eth0"}
+	for _, err := range []error{conflict, port, left, subnet} {
 		e, causes := sent(t, fmt.Errorf("outer: %w", err))
 		require.Equal(t, "outer: "+err.Error(), e.Message)
 		require.EqualError(t, causes, e.Message)

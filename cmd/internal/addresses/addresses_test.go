@@ -13,6 +13,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/lease"
+	"github.com/allocnet/allocnet/internal/subnets"
 )
 
 func network(t *testing.T, dir, ipam string) *conflist.Network {
@@ -23,21 +24,10 @@ func network(t *testing.T, dir, ipam string) *conflist.Network {
 	return n
 }
 
-func TestPools(t *testing.T) {
-	n := network(t, "/d", `"ranges": [[{"subnet": "10.1.2.3/24"}], [{"subnet": "fd00::/64", "rangeStart": "fd00::10", "rangeEnd": "fd00::1f"}]]`)
-	pools, err := Pools(n)
-	require.NoError(t, err)
-	require.Len(t, pools, 2)
-	require.Equal(t, "10.1.2.0/24 10.1.2.1 10.1.2.254 10.1.2.1", fmt.Sprint(pools[0].Subnet, pools[0].Range.First, pools[0].Range.Last, pools[0].Range.Gateway))
-	require.Equal(t, "fd00::/64 fd00::10 fd00::1f fd00::1", fmt.Sprint(pools[1].Subnet, pools[1].Range.First, pools[1].Range.Last, pools[1].Range.Gateway))
-	require.Equal(t, "/d", pools[0].DataDir)
-	require.Equal(t, "bridge", pools[0].Plugin)
-}
-
 func TestPoolsThatCannotBeRead(t *testing.T) {
 	for _, ipam := range []string{`"subnet": "10.0.0.0/31"`, `"subnet": "10.0.0.0/24", "rangeStart": "10.0.1.1"`} {
 		_, err := Count(network(t, "/d", ipam))
-		require.ErrorIs(t, err, errNoRange)
+		require.ErrorIs(t, err, subnets.ErrNoRange)
 		require.ErrorContains(t, err, `network "net": plugin "bridge": subnet 10.0.0.0/`)
 	}
 }
@@ -122,19 +112,4 @@ func TestTooManyLeases(t *testing.T) {
 	}
 	require.NoError(t, eachLease(dir, 4, func(netip.Addr) {}))
 	require.ErrorIs(t, eachLease(dir, 3, func(netip.Addr) {}), errTooMany)
-}
-
-func FuzzPools(f *testing.F) {
-	f.Add([]byte(`{"ipam":{"subnet":"10.1.0.0/24","rangeStart":"10.1.0.5","gateway":"::ffff:10.1.0.1"}}`))
-	f.Add([]byte(`{"ipam":{"dataDir":"/x","ranges":[[{"subnet":"fd00::/8"},{"subnet":"0.0.0.0/0"}],null]}}`))
-	f.Fuzz(func(t *testing.T, conf []byte) {
-		pools, _ := poolsOf("x", conf)
-		for _, p := range pools {
-			require.NotEmpty(t, p.DataDir)
-			r := p.Range
-			require.Equal(t, r.First.BitLen(), r.Last.BitLen())
-			require.LessOrEqual(t, r.First.Compare(r.Last), 0)
-			require.GreaterOrEqual(t, size(r), 0.0)
-		}
-	})
 }

@@ -34,6 +34,7 @@ var codes = []struct {
 	{configurator.ErrNotFound, CodeUnknownContainer},
 	{configurator.ErrUnknownNetwork, CodeInvalidConfig},
 	{configurator.ErrUnserved, CodeInvalidConfig},
+	{configurator.ErrSubnetTaken, CodeInvalidConfig},
 	{configurator.ErrInvalidAllocation, CodeInvalidConfig},
 	// What another attachment has, it gives up one day.
 	{portmap.ErrConflict, CodeTryAgainLater},

@@ -17,6 +17,7 @@ import (
 	"github.com/allocnet/allocnet/internal/engine/cniexec"
 	"github.com/allocnet/allocnet/internal/engine/native"
 	"github.com/allocnet/allocnet/internal/state/conflist"
+	"github.com/allocnet/allocnet/internal/subnets"
 )
 
 // preflight checks the requirements of the demo, and reports everything that is
@@ -32,15 +33,22 @@ func (d *demo) preflight(ctx context.Context) error {
 
 // findPlugins creates the configurator, which reports missing plugins.
 func (d *demo) findPlugins(ctx context.Context) (string, error) {
-	var err error
 	d.Config.Journal = 0  // the demo leaves nothing behind
 	d.Config.Policy = nil // that of this host may deny what the demo shows
+	options := conflist.EmbeddedOptions{
+		StateDir: d.Config.StateDir, Subnets: d.Config.Subnets, SubnetsFrom: d.Config.SubnetsFrom, Routes: conflist.EmbeddedRoutes(d.Config.Routes), ForBinaries: d.Config.Engine == configurator.EngineExec,
+	}
+	chosen, err := subnets.Choice(options) // those of the host, without a file that keeps them
+	if err != nil {
+		return "", err
+	}
+	if chosen != nil {
+		d.Config.Subnets, options.Subnets = chosen, chosen
+	}
 	if d.conf, err = configurator.New(d.Config); err != nil {
 		return "", err
 	}
-	network, err := conflist.Embedded(conflist.EmbeddedOptions{
-		StateDir: d.Config.StateDir, Subnets: d.Config.Subnets, SubnetsFrom: d.Config.SubnetsFrom, Routes: conflist.EmbeddedRoutes(d.Config.Routes), ForBinaries: d.Config.Engine == configurator.EngineExec,
-	})
+	network, err := conflist.Embedded(options)
 	if err != nil {
 		return "", err
 	}

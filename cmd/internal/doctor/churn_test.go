@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/configurator"
@@ -229,21 +228,6 @@ func TestListenersTwice(t *testing.T) {
 	found, err = c.look(t.Context(), h)
 	require.NoError(t, err)
 	require.Empty(t, describe(found))
-}
-
-// TestRoutesOfDeletedLinks: a route is left out if its link is deleted before the links are listed.
-func TestRoutesOfDeletedLinks(t *testing.T) {
-	r := newRig(t)
-	r.sh("ip link add old0 type bridge; ip link set old0 up; ip route add 10.99.0.1/32 dev old0; ip route add unreachable 10.99.0.2/32")
-	r.undo("ip route del unreachable 10.99.0.2/32")
-	routes, err := allRoutes()
-	require.NoError(t, err)
-	r.sh("ip link del old0")
-	list := appendRoutes(nil, routes, nil, func(r *netlink.Route) bool {
-		return r.Dst.IP.String() != "10.99.0.1" && r.Dst.IP.String() != "10.99.0.2"
-	})
-	require.Len(t, list, 1)
-	require.Equal(t, "route 10.99.0.2/32 without a link", list[0].what)
 }
 
 // TestChurn: a host on which allocations come and go is healthy.

@@ -14,12 +14,12 @@ import (
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/allocnet/allocnet/cmd/internal/addresses"
 	"github.com/allocnet/allocnet/cmd/internal/server/settings"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/engine/native"
 	"github.com/allocnet/allocnet/internal/engine/pluginexec"
 	"github.com/allocnet/allocnet/internal/state/conflist"
+	"github.com/allocnet/allocnet/internal/subnets"
 )
 
 // checkConfiguration validates the settings of the daemon and the network configurations.
@@ -34,7 +34,7 @@ func checkConfiguration(_ context.Context, h *Host) (findings []Finding, err err
 		}
 	}
 	for _, n := range h.Networks {
-		if _, err := addresses.Pools(n); err != nil {
+		if _, err := subnets.Pools(n); err != nil {
 			findings = append(findings, find("ranges", n.Name, err.Error(), "correct "+n.File))
 		}
 	}

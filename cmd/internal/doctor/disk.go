@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/allocnet/allocnet/cmd/internal/addresses"
 	"github.com/allocnet/allocnet/internal/state/statedir"
+	"github.com/allocnet/allocnet/internal/subnets"
 )
 
 // checkDisk looks at the file systems of records and leases, at the rights of the state
@@ -51,7 +51,7 @@ func checkDisk(_ context.Context, h *Host) (findings []Finding, err error) {
 func (h *Host) stateDirs() []string {
 	dirs := []string{h.StateDir}
 	for _, n := range h.Networks {
-		pools, _ := addresses.Pools(n)
+		pools, _ := subnets.Pools(n)
 		for _, p := range pools {
 			if !slices.Contains(dirs, p.DataDir) {
 				dirs = append(dirs, p.DataDir)

@@ -126,8 +126,8 @@ func (h *Host) foreignDrops(chains []baseChain) (findings []Finding) {
 func (h *Host) usedSubnets() (list []netip.Prefix) {
 	all := h.subnets()
 	for _, s := range all {
-		if s.network.File != "" || h.used(s.network.Name) {
-			list = append(list, s.pool.Subnet)
+		if s.Network.File != "" || h.used(s.Network.Name) {
+			list = append(list, s.Prefix)
 		}
 	}
 	return list

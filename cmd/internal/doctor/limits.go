@@ -21,6 +21,7 @@ import (
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/cmd/internal/addresses"
 	"github.com/allocnet/allocnet/internal/retry"
+	"github.com/allocnet/allocnet/internal/subnets"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -203,7 +204,7 @@ func (h *Host) namespaces() ([]Finding, error) {
 func (h *Host) addresses() (findings []Finding, err error) {
 	var errs []error
 	for _, n := range h.Networks {
-		if _, err := addresses.Pools(n); err != nil { // checkConfiguration reports it
+		if _, err := subnets.Pools(n); err != nil { // checkConfiguration reports it
 			continue
 		}
 		counts, err := addresses.Count(n)

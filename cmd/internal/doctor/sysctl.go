@@ -19,6 +19,7 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/retry"
+	"github.com/allocnet/allocnet/internal/subnets"
 )
 
 const sysctls = "/proc/sys/net/"
@@ -254,7 +255,7 @@ func isEmptyBridge(link string) bool {
 // allocation is torn down.
 func isOwnBridge(h *Host, link string) bool {
 	for _, n := range h.Networks {
-		if bridgeOf(n) == link {
+		if subnets.BridgeOf(n) == link {
 			return true
 		}
 	}
@@ -275,8 +276,8 @@ func (h *Host) ipv6() (findings []Finding, err error) {
 		return nil, nil
 	}
 	for _, s := range h.subnets() {
-		if s.pool.Subnet.Addr().Is6() && s.network.File != "" || len(h.ready()) > 0 && s.pool.Subnet.Addr().Is6() {
-			findings = append(findings, find("ipv6-disabled", s.network.Name, fmt.Sprintf("%s, but network %q has subnet %s", what, s.network.Name, s.pool.Subnet), repair))
+		if s.Prefix.Addr().Is6() && s.Network.File != "" || len(h.ready()) > 0 && s.Prefix.Addr().Is6() {
+			findings = append(findings, find("ipv6-disabled", s.Network.Name, fmt.Sprintf("%s, but network %q has subnet %s", what, s.Network.Name, s.Prefix), repair))
 		}
 	}
 	return findings, nil

@@ -17,6 +17,7 @@ import (
 	"github.com/allocnet/allocnet/cmd/internal/addresses"
 	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/internal/state/conflist"
+	"github.com/allocnet/allocnet/internal/subnets"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -137,7 +138,7 @@ func (s *Server) addNetworks(r *http.Request, st *state) {
 
 // addAddresses adds the subnets and the numbers of addresses.
 func (n *network) addAddresses(c *conflist.Network) error {
-	pools, err := addresses.Pools(c)
+	pools, err := subnets.Pools(c)
 	if err != nil {
 		return err
 	}

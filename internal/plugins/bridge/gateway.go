@@ -15,6 +15,9 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/plugins/veth"
+	"github.com/allocnet/allocnet/internal/state/conflist"
+	"github.com/allocnet/allocnet/internal/state/lease"
+	"github.com/allocnet/allocnet/internal/subnets"
 )
 
 // route completes the IPAM plugin's result: it adds the interface of each
@@ -68,7 +71,7 @@ func (b *bridge) setGateways(ctx context.Context, host *sdk.Host, br *netlink.Br
 	var errs []error
 	for _, address := range r.IPs {
 		gateway := &net.IPNet{IP: address.Gateway, Mask: address.Address.Mask}
-		added, err := b.ensureAddress(ctx, host.Kernel, link, gateway)
+		added, err := b.ensureAddress(ctx, host.Kernel, link, gateway, r)
 		changed, errs = changed || added, append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -105,7 +108,7 @@ func ensureLinkLocal(host *rtnl.Host, link netlink.Link, r *types100.Result, isN
 // ensureAddress adds an address to the bridge or to a VLAN's interface. It adds
 // the address without listing first: usually the address exists, and listing
 // the addresses of a host with thousands of them takes longer.
-func (b *bridge) ensureAddress(ctx context.Context, host *rtnl.Host, link netlink.Link, want *net.IPNet) (added bool, err error) {
+func (b *bridge) ensureAddress(ctx context.Context, host *rtnl.Host, link netlink.Link, want *net.IPNet, r *types100.Result) (added bool, err error) {
 	added, err = host.EnsureAddress(link.Attrs().Index, want, rtnl.NoDAD)
 	if err != nil {
 		return false, fmt.Errorf("interface %q: %w", link.Attrs().Name, err)
@@ -113,7 +116,7 @@ func (b *bridge) ensureAddress(ctx context.Context, host *rtnl.Host, link netlin
 	if !added {
 		return false, nil
 	}
-	if err := b.resolveConflicts(host, link, want); err != nil {
+	if err := errors.Join(b.requireRoom(link, want, r), b.resolveConflicts(host, link, want)); err != nil {
 		return false, errors.Join(err, host.AddrDel(link, &netlink.Addr{IPNet: want}))
 	}
 	// A MAC that was set no longer follows the MACs of the ports.
@@ -121,6 +124,26 @@ func (b *bridge) ensureAddress(ctx context.Context, host *rtnl.Host, link netlin
 		return true, fmt.Errorf("pin MAC of %q: %w", link.Attrs().Name, err)
 	}
 	return true, host.AwaitReception(ctx, link.Attrs().Index, want.IP)
+}
+
+// requireRoom returns an *allocnet.SubnetError if the host loses something by an address that it got now. The
+// attachment itself may be in the network namespace of the host.
+func (b *bridge) requireRoom(link netlink.Link, gateway *net.IPNet, r *types100.Result) error {
+	addr, _ := netip.AddrFromSlice(gateway.IP)
+	ones, _ := gateway.Mask.Size()
+	prefix, err := addr.Unmap().Prefix(ones)
+	if err != nil {
+		return err
+	}
+	taken, err := subnets.OfHost(nil)
+	if err != nil {
+		return err
+	}
+	s := subnets.Subnet{
+		Network: &conflist.Network{Name: b.Name}, Prefix: prefix, Range: lease.Range{Gateway: addr.Unmap()}, Bridge: link.Attrs().Name, Gateway: true,
+		Addresses: sdk.Addresses(r),
+	}
+	return s.RequireRoom(taken)
 }
 
 // resolveConflicts checks the other addresses of a link that got a new address:

@@ -15,11 +15,13 @@ import (
 
 // Dir is a directory of network configurations. It is safe for concurrent use.
 type Dir struct {
-	path     string
-	embedded *Network
-	now      func() time.Time
+	path string
+	now  func() time.Time
 
-	mu      sync.Mutex
+	mu       sync.Mutex
+	embedded *Network
+	// next returns the embedded network while its subnets are not settled: see Follow.
+	next    func() (n *Network, settled bool, err error)
 	files   []*file              // sorted by name, from the last read of the directory
 	err     *FileError           // of the last read
 	stamp   stamp                // of the directory, taken before the last read
@@ -37,6 +39,26 @@ const maxRecorded = 64
 // may be nil, is used if no file has its name. It is never the default network.
 func New(path string, embedded *Network) *Dir {
 	return &Dir{path: path, embedded: embedded, now: time.Now}
+}
+
+// Follow makes each lookup of the embedded network, and Networks, take it from next, until next reports that it is settled.
+// After an error the former one stays. Call Follow before the first read.
+func (d *Dir) Follow(next func() (n *Network, settled bool, err error)) { d.next = next }
+
+func (d *Dir) follow() {
+	if d.next == nil {
+		return
+	}
+	n, settled, err := d.next()
+	if err != nil {
+		return
+	}
+	if !bytes.Equal(n.Bytes, d.embedded.Bytes) {
+		d.embedded = n
+	}
+	if settled {
+		d.next = nil
+	}
 }
 
 // Load reads what has changed in the directory. It returns a *FileError if the
@@ -60,6 +82,9 @@ func (d *Dir) Lookup(name string) (*Network, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.refresh()
+	if name == EmbeddedName {
+		d.follow()
+	}
 	networks, problems := d.resolve()
 	for _, n := range networks {
 		if name == "" && n != d.embedded || name == n.Name {
@@ -92,11 +117,11 @@ func (d *Dir) Recorded(name string, data []byte) (*Network, error) {
 
 func (d *Dir) unchanged(name string, data []byte) *Network {
 	is := func(n *Network) bool { return n != nil && n.Name == name && bytes.Equal(n.Bytes, data) }
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if is(d.embedded) {
 		return d.embedded
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	for _, f := range d.files {
 		if is(f.good) {
 			return f.good
@@ -112,6 +137,7 @@ func (d *Dir) Networks() ([]*Network, []*FileError) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.refresh()
+	d.follow()
 	networks, problems := d.resolve()
 	for i, n := range networks {
 		networks[i] = d.withSubnets(n)

@@ -21,10 +21,20 @@ const EmbeddedName = "allocnet"
 // refuse that version, and no reference plugin implements GC.
 const embeddedVersion = "1.0.0"
 
+// EmbeddedSubnets are the subnets from which that of each family is chosen if none are configured: see
+// package subnets.
+var EmbeddedSubnets = [][]netip.Prefix{
+	{
+		netip.MustParsePrefix("10.202.0.0/16"), netip.MustParsePrefix("10.203.0.0/16"),
+		netip.MustParsePrefix("172.29.0.0/16"), netip.MustParsePrefix("192.168.224.0/20"),
+	},
+	{netip.MustParsePrefix("fd0a:110c:2e7::/64"), netip.MustParsePrefix("fd0a:110c:2e7:1::/64")},
+}
+
 // EmbeddedOptions configures the embedded network.
 type EmbeddedOptions struct {
 	StateDir string         // absolute; contains the directory of the leases
-	Subnets  []netip.Prefix // at most one per family; default 10.202.0.0/16 and fd0a:110c:2e7::/64
+	Subnets  []netip.Prefix // at most one per family; default the first of each of EmbeddedSubnets
 	MTU      int            // in bytes; 0 leaves it to the kernel
 	// SubnetsFrom is the absolute path of the file in which flanneld writes the subnets of
 	// the host, in place of Subnets and MTU; "" for none.
@@ -64,9 +74,8 @@ func Embedded(o EmbeddedOptions) (*Network, error) {
 
 func (o EmbeddedOptions) withDefaults() EmbeddedOptions {
 	if len(o.Subnets) == 0 && o.SubnetsFrom == "" {
-		o.Subnets = []netip.Prefix{
-			netip.MustParsePrefix("10.202.0.0/16"),
-			netip.MustParsePrefix("fd0a:110c:2e7::/64"),
+		for _, candidates := range EmbeddedSubnets {
+			o.Subnets = append(o.Subnets, candidates[0])
 		}
 	}
 	if o.Routes.Protocol == 0 {

@@ -38,7 +38,7 @@ var schemas = map[string]reflect.Type{
 	"About": reflect.TypeFor[wire.About](), "InUse": reflect.TypeFor[wire.InUse](), "PortTaken": reflect.TypeFor[wire.PortTaken](),
 	"PortFault": reflect.TypeFor[wire.Port](), "Readiness": reflect.TypeFor[wire.Readiness](),
 	"Recovered": reflect.TypeFor[wire.Recovered](), "Selection": reflect.TypeFor[wire.Selection](),
-	"RecordFault": reflect.TypeFor[wire.Record](), "Repaired": reflect.TypeFor[wire.Repaired](),
+	"SubnetFault": reflect.TypeFor[wire.Subnet](), "RecordFault": reflect.TypeFor[wire.Record](), "Repaired": reflect.TypeFor[wire.Repaired](),
 	"Sandbox": reflect.TypeFor[wire.Sandbox](), "SkippedFile": reflect.TypeFor[wire.SkippedFile](),
 	"CNIAttachment": reflect.TypeFor[types.GCAttachment](), "CNIRequest": reflect.TypeFor[cni.Request](),
 	"CNIEnv": reflect.TypeFor[cni.Env](), "CNIResponse": reflect.TypeFor[cni.Response](),

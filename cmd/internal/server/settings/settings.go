@@ -170,7 +170,6 @@ func Default() Settings {
 		StateDir:        configurator.DefaultStateDir,
 		Engine:          configurator.EngineAuto,
 		InterfacePrefix: configurator.DefaultInterfacePrefix,
-		Subnets:         []netip.Prefix{netip.MustParsePrefix("10.202.0.0/16"), netip.MustParsePrefix("fd0a:110c:2e7::/64")},
 		Routes:          Routes{Protocol: announce.DefaultProtocol},
 		HostListeners:   configurator.ListenerWarn,
 		DynamicPorts:    configurator.DefaultDynamicPorts,

@@ -61,7 +61,7 @@ var table = []setting{
 		func(s *Settings) value { return listOf(&s.Networks, networkName, ",") }},
 	{"", "interface_prefix", "prefix of the names of interfaces, before a number", true,
 		func(s *Settings) value { return textOf(&s.InterfacePrefix, interfacePrefix) }},
-	{"", "subnets", "subnets of the embedded network \"allocnet\", at most one per family", true,
+	{"", "subnets", "subnets of the embedded network \"allocnet\", at most one per family (default chosen at the first setup)", true,
 		func(s *Settings) value { return prefixesOf(&s.Subnets) }},
 	{"", "subnets_from", "file in which flanneld writes the subnets of this host: those of the embedded network, in place of subnets (default none)", true,
 		func(s *Settings) value { return textOf(&s.SubnetsFrom, optional(absolutePath)) }},

@@ -1,0 +1,160 @@
+package subnets
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/allocnet/allocnet/internal/smallfile"
+	"github.com/allocnet/allocnet/internal/state/conflist"
+)
+
+// keptFile is the file of a state directory with the subnets of its embedded network.
+const keptFile = "subnets"
+
+// Networks returns the configurations of a directory and the embedded network. If the options name no subnets, the
+// embedded network has those that are kept in the state directory. While none are kept, it has
+// those that Keep would choose now.
+func Networks(confDir string, o conflist.EmbeddedOptions) (*conflist.Dir, error) {
+	n, kept, err := embedded(o)
+	if err != nil {
+		return nil, err
+	}
+	dir := conflist.New(confDir, n)
+	if !kept {
+		dir.Follow(func() (*conflist.Network, bool, error) { return embedded(o) })
+	}
+	return dir, nil
+}
+
+// Embedded returns the embedded network as Networks does.
+func Embedded(o conflist.EmbeddedOptions) (*conflist.Network, error) {
+	n, _, err := embedded(o)
+	return n, err
+}
+
+// Choice returns the subnets of the embedded network of Embedded; nil if the options name them.
+func Choice(o conflist.EmbeddedOptions) ([]netip.Prefix, error) {
+	if len(o.Subnets) > 0 || o.SubnetsFrom != "" {
+		return nil, nil
+	}
+	if list, kept, err := keptIn(o.StateDir); kept || err != nil {
+		return list, err
+	}
+	return choose(o)
+}
+
+// embedded returns the embedded network, and whether its subnets stay as they are.
+func embedded(o conflist.EmbeddedOptions) (n *conflist.Network, kept bool, err error) {
+	if kept = len(o.Subnets) > 0 || o.SubnetsFrom != "" || !filepath.IsAbs(o.StateDir); !kept {
+		if o.Subnets, kept, err = keptIn(o.StateDir); err == nil && !kept {
+			o.Subnets, err = choose(o)
+		}
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	n, err = conflist.Embedded(o)
+	return n, kept, err
+}
+
+// Keep writes the subnets of the embedded network into the state directory, unless the options name them or
+// they are there already. For each family, they are the first of conflist.EmbeddedSubnets in which the host has
+// nothing; if it has something in each, the first in which it would lose nothing, or the first of all.
+func Keep(o conflist.EmbeddedOptions) error {
+	if len(o.Subnets) > 0 || o.SubnetsFrom != "" {
+		return nil
+	}
+	if _, kept, err := keptIn(o.StateDir); kept || err != nil {
+		return err
+	}
+	chosen, err := choose(o)
+	if err != nil {
+		return err
+	}
+	data, err := json.Marshal(chosen)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(o.StateDir, 0o700); err != nil {
+		return err
+	}
+	draft, err := os.CreateTemp(o.StateDir, "."+keptFile+"-")
+	if err != nil {
+		return err
+	}
+	_, err = draft.Write(data)
+	if err = errors.Join(err, draft.Close()); err == nil {
+		err = os.Link(draft.Name(), filepath.Join(o.StateDir, keptFile)) // another process may be choosing
+	}
+	if errors.Is(err, fs.ErrExist) {
+		err = nil
+	}
+	return errors.Join(err, os.Remove(draft.Name()))
+}
+
+// keptIn returns the subnets that are kept in a state directory. A directory with leases of the embedded
+// network and without kept subnets is of an earlier version, which always had the first ones.
+func keptIn(stateDir string) (list []netip.Prefix, kept bool, err error) {
+	path := filepath.Join(stateDir, keptFile)
+	data, err := smallfile.ReadOwn(path, 4<<10)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission): // then this process uses no network either
+		if _, err := os.Stat(filepath.Join(stateDir, "leases", conflist.EmbeddedName)); err == nil {
+			return nil, true, nil
+		}
+		return nil, false, nil
+	case err == nil:
+		err = json.Unmarshal(data, &list)
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("subnets of the embedded network: %s: %w; remove the file once the network has no allocation", path, err)
+	}
+	return list, true, nil
+}
+
+// choose returns the subnets that Keep would keep now.
+func choose(o conflist.EmbeddedOptions) (list []netip.Prefix, err error) {
+	taken, err := OfHost(nil)
+	if err != nil {
+		return nil, err
+	}
+	servers, err := NameServers("/etc/resolv.conf")
+	if err != nil {
+		servers = nil // doctor reports it
+	}
+	for _, s := range servers {
+		taken = append(taken, Taken{Kind: NextHop, Prefix: netip.PrefixFrom(s, s.BitLen())})
+	}
+	for _, candidates := range conflist.EmbeddedSubnets {
+		free, err := firstFree(o, candidates, taken)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, free)
+	}
+	return list, nil
+}
+
+// firstFree returns the first of some subnets in which the host has nothing, or would lose nothing.
+func firstFree(o conflist.EmbeddedOptions, candidates []netip.Prefix, taken []Taken) (netip.Prefix, error) {
+	loses := make([]bool, len(candidates))
+	for i, candidate := range candidates {
+		o.Subnets = []netip.Prefix{candidate}
+		n, err := conflist.Embedded(o)
+		if err != nil {
+			return candidate, err
+		}
+		s := Of(n)[0]
+		if !slices.ContainsFunc(taken, func(t Taken) bool { return t.Prefix.Overlaps(candidate) && !s.IsOwn(t) }) {
+			return candidate, nil
+		}
+		loses[i] = slices.ContainsFunc(taken, s.Covers)
+	}
+	return candidates[max(0, slices.Index(loses, false))], nil
+}
