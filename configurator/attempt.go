@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"time"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -13,6 +14,7 @@ import (
 	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/internal/state/lease"
 	"github.com/allocnet/allocnet/internal/state/record"
+	"github.com/allocnet/allocnet/internal/subnets"
 )
 
 // addWithRetries runs attempts until one succeeds or fails permanently. The caller has written the
@@ -34,21 +36,21 @@ func (c *Configurator) addWithRetries(ctx context.Context, p *plan.Plan) (*Statu
 		if !settled && !held && ctx.Err() == nil && lacks(err) && (c.backlog.settle(ctx, since) || c.yieldSlots(p)) {
 			settled = true // for one more ADD, whatever Retry says
 			if err := c.recordIntent(p); err != nil {
-				return nil, failures.join(err, c.store.Delete(p.ID))
+				return nil, failures.join(err, c.deleteRecord(p.ID))
 			}
 			continue
 		}
 		if failures.count >= c.cfg.Retry.Attempts || held || !transient(err) || c.isFull(p, err) || ctx.Err() != nil {
-			return nil, failures.join(c.store.Delete(p.ID))
+			return nil, failures.join(c.deleteRecord(p.ID))
 		}
 		wait := c.cfg.Retry.Delay + c.jitter(c.cfg.Retry.Jitter)
 		c.cfg.Logger.Warn("ADD failed and was rolled back; trying again", "alloc", p.ID,
 			"attempt", failures.count, "of", c.cfg.Retry.Attempts, "in", wait, "error", redact.Text(err.Error()))
 		if err := c.step(ctx, StepWait, p.Record, func(ctx context.Context) error { return c.sleep(ctx, wait) }); err != nil {
-			return nil, failures.join(err, c.store.Delete(p.ID))
+			return nil, failures.join(err, c.deleteRecord(p.ID))
 		}
 		if err := c.recordIntent(p); err != nil {
-			return nil, failures.join(err, c.store.Delete(p.ID))
+			return nil, failures.join(err, c.deleteRecord(p.ID))
 		}
 	}
 }
@@ -128,6 +130,9 @@ func (c *Configurator) prepareForBinaries(ctx context.Context, p *plan.Plan) (do
 	if err := c.reclaimForBinaries(ctx, p); err != nil {
 		return nil, err
 	}
+	if err := c.forwardForBinaries(p); err != nil {
+		return nil, err
+	}
 	first, err := c.store.First(ctx, sharedObjects(p.Record)...)
 	if err != nil {
 		return nil, err
@@ -139,6 +144,22 @@ func (c *Configurator) prepareForBinaries(ctx context.Context, p *plan.Plan) (do
 		first(err == nil)
 		return err
 	}, nil
+}
+
+// forwardForBinaries makes the host forward what the binaries of bridge and ptp would make it forward, so that it is
+// recorded and loses no route.
+func (c *Configurator) forwardForBinaries(p *plan.Plan) error {
+	var v4, v6 bool
+	for _, n := range p.Networks {
+		for _, s := range subnets.Of(n) {
+			v4, v6 = v4 || s.Gateway && s.Prefix.Addr().Is4(), v6 || s.Gateway && s.Prefix.Addr().Is6()
+		}
+	}
+	err := c.switches.Forward(v4, v6)
+	if errors.Is(err, fs.ErrNotExist) { // a kernel without IPv6, which the binaries report
+		return nil
+	}
+	return err
 }
 
 // keepResults copies the results of ADD into the record.

@@ -21,6 +21,7 @@ import (
 	"github.com/allocnet/allocnet/internal/state/policystate"
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/internal/state/statedir"
+	"github.com/allocnet/allocnet/internal/state/switches"
 	"github.com/allocnet/allocnet/internal/subnets"
 )
 
@@ -60,6 +61,7 @@ type Configurator struct {
 	warned  *loggedOnce
 	engines *lastEngines
 
+	switches *switches.Store
 	prefixes hostPrefixes
 	kept     atomic.Bool // the subnets of the embedded network
 
@@ -94,13 +96,15 @@ func New(cfg Config) (*Configurator, error) {
 		return nil, err
 	}
 	policies := policystate.New(filepath.Join(cfg.StateDir, "policies"))
+	changed := switches.In(cfg.StateDir)
 	plugins := native.New(cfg.Logger, state.Instance).LongLived(!cfg.OneShot).WithPolicies(policies).
-		RecordRulesIn(filepath.Join(cfg.StateDir, "forwarding"))
+		RecordRulesIn(filepath.Join(cfg.StateDir, "forwarding")).RecordSwitchesIn(changed)
 	c := &Configurator{
 		cfg:        cfg,
 		confs:      confs,
 		store:      record.Open(cfg.StateDir),
 		policies:   policies,
+		switches:   changed,
 		processTag: engine.ProcessTag(state.Key),
 
 		instance:        state.Instance,

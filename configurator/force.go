@@ -91,7 +91,7 @@ func (c *Configurator) Force(ctx context.Context, a Allocation) ([]Leftover, err
 	if err != nil {
 		return removed, wrapIncomplete(a.ID, err)
 	}
-	return removed, c.store.Delete(a.ID)
+	return removed, c.deleteRecord(a.ID)
 }
 
 // requireNoNamesake returns an error if another allocation owns what has the ID of one without a record.

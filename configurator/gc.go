@@ -72,7 +72,7 @@ func (c *Configurator) GCScope(ctx context.Context, s Scope) (report *GCReport, 
 			return err
 		}
 		report, err = c.gc(ctx, s)
-		return err
+		return errors.Join(err, c.setBackSwitches())
 	})
 	return report, err
 }

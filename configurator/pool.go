@@ -323,7 +323,7 @@ func (c *Configurator) setUpSlot(ctx context.Context, s *slot) error {
 	// rename.
 	note := record.Sandbox{Path: c.cfg.NetnsDir + "/", Identity: s.Namespace, Container: s.ID}
 	if err := c.netns.Add(s.ID, note); err != nil {
-		return errors.Join(err, c.store.Delete(s.ID))
+		return errors.Join(err, c.deleteRecord(s.ID))
 	}
 	if _, err = c.addWithRetries(ctx, s.Plan); err != nil {
 		return errors.Join(err, c.store.PutSandboxes(s.ID, nil))

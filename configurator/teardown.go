@@ -160,7 +160,7 @@ func (c *Configurator) removeLocked(ctx context.Context, p *plan.Plan) error {
 	if err := c.removeNetworks(ctx, p); err != nil {
 		return err
 	}
-	return c.store.Delete(p.ID)
+	return c.deleteRecord(p.ID)
 }
 
 // removeUnrecorded tears down an allocation without a usable record, from the fields of the
@@ -198,7 +198,7 @@ func (c *Configurator) removeUnrecordedAs(ctx context.Context, a Allocation, slo
 		return wrapIncomplete(a.ID, err)
 	}
 	if !evidence && cleanup.Covers(c.cleanupTarget(p)) {
-		return c.store.Delete(a.ID) // the plugins cannot have left anything else; runtimes repeat their DELs
+		return c.deleteRecord(a.ID) // the plugins cannot have left anything else; runtimes repeat their DELs
 	}
 	unlock, err := c.lockNetworks(ctx, p.Record)
 	if err != nil {
@@ -214,7 +214,7 @@ func (c *Configurator) removeUnrecordedAs(ctx context.Context, a Allocation, slo
 		}
 		return errors.Join(err, c.put(p.Record)) // so that GC can continue
 	}
-	return c.store.Delete(a.ID)
+	return c.deleteRecord(a.ID)
 }
 
 // isOfAnother reports whether everything on the host that has the ID of an allocation without a record

@@ -103,11 +103,15 @@ func (o Owner) OfID(id string) bool { return o.ID == id || o.ID == short(id) }
 
 var lower = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
+// VethPrefix begins the name of the host's end of every veth, also those of the reference plugins. Network managers
+// ignore such links.
+const VethPrefix = "veth"
+
 // Veth returns the name of the host's end of the owner's veth: 55 bits of a hash after
-// a prefix that network managers ignore.
+// a prefix.
 func (o Owner) Veth() string {
 	sum := sha256.Sum256([]byte(o.Network + "/" + o.ID + "/" + o.IfName + ":" + o.Instance))
-	return "veth" + lower.EncodeToString(sum[:7])[:11]
+	return VethPrefix + lower.EncodeToString(sum[:7])[:11]
 }
 
 // IfbPrefix begins the name of every ifb of the bandwidth plugin.

@@ -23,7 +23,7 @@ type Subnet struct {
 	DataDir string       // of the leases; "" for static addresses
 	// Addresses are those of attachments, besides the leased ones.
 	Addresses []netip.Addr
-	Bridge  string       // "" for none
+	Bridge    string // "" for none
 	// Gateway reports that the host has the address of the gateway.
 	Gateway bool
 }

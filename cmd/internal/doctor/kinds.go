@@ -9,6 +9,7 @@ var Kinds = []Kind{
 	{"ipv6-disabled", Error, "the network has IPv6 addresses, which the kernel refuses to add", false},
 
 	{"forwarding-off", Error, "packets between allocations and other hosts are dropped; plugins switch forwarding on, so another program has switched it off", true},
+	{"routers-ignored", Warning, "the host loses its IPv6 default route when the lifetime of the route is over", true},
 	{"rp-filter", Warning, "an answer that leaves through another interface than the request came in is dropped; allocations in several networks, and hosts with several uplinks, have such answers", false},
 	{"route-localnet", Error, "published ports cannot be reached at 127.0.0.1 of the host", true},
 	{"route-localnet-open", Warning, "other hosts on that link can reach services that listen only on 127.0.0.1 of this host", false},

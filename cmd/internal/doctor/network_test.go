@@ -209,6 +209,22 @@ func TestForwarding(t *testing.T) {
 	r.fixes("forwarding-off")
 }
 
+// TestRoutersIgnored: a host that forwards keeps its IPv6 default route only from links that go on to accept router
+// advertisements, and the repair of forwarding makes them.
+func TestRoutersIgnored(t *testing.T) {
+	r := newRig(t)
+	r.sh(`ip link add up0 type veth peer name up1; ip link set up1 up; ip link set up0 up
+		sysctl -qw net/ipv6/conf/all/forwarding=0; sysctl -qw net/ipv6/conf/up0/accept_ra=1; ip -6 route add default via fe80::1 dev up0 proto ra`)
+	r.undo("ip link del up0; sysctl -qw net/ipv6/conf/all/forwarding=0")
+	r.healthy()
+	r.sh("sysctl -qw net/ipv6/conf/up0/forwarding=1")
+	r.finds("routers-ignored", []string{"up0 ignores the router from which it has the default route via fe80::1"})
+	r.fixes("routers-ignored")
+	r.healthy()
+	r.sh("sysctl -qw net/ipv6/conf/up0/accept_ra=0") // another program does it
+	r.healthy()
+}
+
 func TestReversePathFilter(t *testing.T) {
 	r := newRig(t)
 	r.network("20-db", r.bridge("db", "db0", "10.78.0.0/24"))

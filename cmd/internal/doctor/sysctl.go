@@ -55,7 +55,8 @@ func checkSysctls(ctx context.Context, h *Host) (findings []Finding, err error) 
 	localnet, localnetErr := h.routeLocalnet(links)
 	open, openErr := h.openLocalnet(ctx, links)
 	ipv6, ipv6Err := h.ipv6()
-	return slices.Concat(findings, filter, localnet, open, ipv6), errors.Join(err, filterErr, localnetErr, openErr, ipv6Err)
+	routers, routersErr := h.routers()
+	return slices.Concat(findings, filter, localnet, open, ipv6, routers), errors.Join(err, filterErr, localnetErr, openErr, ipv6Err, routersErr)
 }
 
 // hostLink is a link of the host through which allocations are reached.
@@ -144,7 +145,14 @@ func (h *Host) forwarding(links []hostLink) (findings []Finding, err error) {
 		if value != "0" {
 			continue
 		}
-		findings = append(findings, find("forwarding-off", dotted(name), dotted(name)+" is 0, and allocations are set up", set(name, "1")).withFix(setter(name, "1")))
+		step, fix := set(name, "1"), setter(name, "1")
+		switch name {
+		case "ipv4/ip_forward":
+			fix = h.forwarder(true, false)
+		case "ipv6/conf/all/forwarding":
+			step, fix = "allocnet repair (which keeps the routes of router advertisements)", h.forwarder(false, true)
+		}
+		findings = append(findings, find("forwarding-off", dotted(name), dotted(name)+" is 0, and allocations are set up", step).withFix(fix))
 		if name == "ipv4/ip_forward" { // it sets those of all interfaces
 			break
 		}

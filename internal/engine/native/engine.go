@@ -23,6 +23,7 @@ import (
 	"github.com/allocnet/allocnet/internal/state/lease"
 	"github.com/allocnet/allocnet/internal/state/policystate"
 	"github.com/allocnet/allocnet/internal/state/subnetenv"
+	"github.com/allocnet/allocnet/internal/state/switches"
 )
 
 // Engine implements engine.Engine. It opens its sockets at first use, in the
@@ -37,6 +38,7 @@ type Engine struct {
 	boot      func() (string, error)
 	policies  *policystate.Store
 	rulesSeen string // a directory: see RecordRulesIn
+	switches  *switches.Store
 	mu        sync.Mutex
 	host      *sdk.Host
 	hold      *sdk.GuardHold  // nil unless the engine is long-lived
@@ -88,6 +90,13 @@ func (e *Engine) RecordRulesIn(dir string) *Engine {
 	return e
 }
 
+// RecordSwitchesIn sets the record of the switches of the host that the engine changes, and returns the engine. The
+// default is none. Call it before the first operation.
+func (e *Engine) RecordSwitchesIn(s *switches.Store) *Engine {
+	e.switches = s
+	return e
+}
+
 // NewForBinaries returns an engine that runs all plugins as binaries.
 func NewForBinaries(log hclog.Logger, instance string) *Engine {
 	return &Engine{log: log, instance: instance}
@@ -112,7 +121,7 @@ func (e *Engine) open() (*sdk.Host, error) {
 		e.share()
 	}
 	host.Accept.CacheIn(e.rulesSeen)
-	host.Cache, host.Hold, host.Policies = &sdk.TTLCache{}, e.hold, e.policies
+	host.Cache, host.Hold, host.Policies, host.Switches = &sdk.TTLCache{}, e.hold, e.policies, e.switches
 	if e.boot != nil {
 		host.Boot = e.boot
 	}

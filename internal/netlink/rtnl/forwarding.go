@@ -8,19 +8,6 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
-// EnableForwarding makes the host forward packets of the given families.
-func EnableForwarding(v4, v6 bool) error {
-	if v4 {
-		if err := SetSysctl("net/ipv4/ip_forward", "1"); err != nil {
-			return err
-		}
-	}
-	if v6 {
-		return SetSysctl("net/ipv6/conf/all/forwarding", "1")
-	}
-	return nil
-}
-
 // NETCONFA_* of linux/netconf.h.
 const (
 	netconfIndex      = 1

@@ -433,7 +433,7 @@ func TestAwaitReceptionOfAnAddressThatIsNotThere(t *testing.T) {
 func TestSetSysctl(t *testing.T) {
 	open(t)
 	require.NoError(t, rtnl.SetSysctl("net/ipv4/ip_forward", "0"))
-	require.NoError(t, rtnl.EnableForwarding(true, false))
+	require.NoError(t, rtnl.SetSysctl("net/ipv4/ip_forward", "1"))
 	data, err := os.ReadFile("/proc/sys/net/ipv4/ip_forward")
 	require.NoError(t, err)
 	require.Equal(t, "1\n", string(data))

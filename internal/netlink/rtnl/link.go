@@ -208,15 +208,6 @@ func (h *Host) RouteLoopback(name string) error {
 	return nil
 }
 
-// EnsureLoopbackRouted is RouteLoopback, unless route_localnet is set already: a request
-// that changes nothing makes the kernel notify all its subsystems nevertheless.
-func (h *Host) EnsureLoopbackRouted(name string) error {
-	if on, _ := LoopbackRouted(name); on {
-		return nil
-	}
-	return h.RouteLoopback(name)
-}
-
 // LoopbackRouted reports whether a link in the network namespace of the calling thread has
 // route_localnet. It is not known of a link that does not exist, or is named by an altname. It
 // uses the sysctl file because a request for the link takes time for the number of the peer's

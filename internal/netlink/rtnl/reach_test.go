@@ -2,11 +2,9 @@ package rtnl_test
 
 import (
 	"net"
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
@@ -61,32 +59,4 @@ func TestState(t *testing.T) {
 		require.Equal(t, link.Attrs().Index, index)
 		require.Equal(t, want, flags&unix.IFF_UP != 0)
 	}
-}
-
-// TestEnsureLoopbackRouted sets route_localnet where it is missing, and makes no change
-// where it is set.
-func TestEnsureLoopbackRouted(t *testing.T) {
-	h := open(t)
-	require.True(t, rtnl.IsNotFound(h.EnsureLoopbackRouted("none")))
-	require.Error(t, h.EnsureLoopbackRouted("../all"))
-	addBridge(t, h, "r0")
-	changes := make(chan netlink.LinkUpdate, 100)
-	done := make(chan struct{})
-	defer close(done)
-	require.NoError(t, netlink.LinkSubscribe(changes, done))
-	for range 3 {
-		require.NoError(t, h.EnsureLoopbackRouted("r0"))
-		value, err := os.ReadFile("/proc/sys/net/ipv4/conf/r0/route_localnet")
-		require.NoError(t, err)
-		require.Equal(t, "1\n", string(value))
-	}
-	addBridge(t, h, "r1") // its notification comes after all others
-	n := 0
-	for c := range changes {
-		if c.Attrs().Name == "r1" {
-			break
-		}
-		n++
-	}
-	require.Equal(t, 1, n)
 }

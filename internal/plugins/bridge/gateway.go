@@ -81,7 +81,7 @@ func (b *bridge) setGateways(ctx context.Context, host *sdk.Host, br *netlink.Br
 	if changed = changed || added; err != nil {
 		return changed, err
 	}
-	enabled, err := veth.EnsureForwarding(host.Kernel, link.Attrs().Index, r)
+	enabled, err := veth.EnsureForwarding(host, link.Attrs().Index, link.Attrs().Name, r)
 	return changed || enabled, err
 }
 

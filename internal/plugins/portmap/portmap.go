@@ -197,7 +197,7 @@ func (p *publication) routeLoopback(ctx context.Context, c *sdk.CmdArgs) error {
 	// In the results of bridge and ptp it is the first interface. For the results of
 	// other plugins, routeLoopback looks the route up in the kernel.
 	if p.first != "" {
-		route := c.Host.Kernel.EnsureLoopbackRouted // of a bridge, which has it since the first allocation
+		route := c.Host.EnsureLoopbackRouted // of a bridge, which has it since the first allocation
 		if p.first == c.Owner(p.Name).Veth() {
 			route = c.Host.Kernel.RouteLoopback
 		}
@@ -217,7 +217,7 @@ func (p *publication) routeLoopback(ctx context.Context, c *sdk.CmdArgs) error {
 	if err != nil {
 		return fmt.Errorf("find the interface that leads to %s: %w", addr, err)
 	}
-	return c.Host.Kernel.RouteLoopback(link.Attrs().Name)
+	return c.Host.EnsureLoopbackRouted(link.Attrs().Name)
 }
 
 // RoutesLoopback implements sdk.LoopbackRouter.

@@ -53,6 +53,6 @@ func (p *publication) loopback(c *sdk.CmdArgs) []sdk.Object {
 		if p.checkLoopback() == nil {
 			return false, nil
 		}
-		return true, c.Host.Kernel.RouteLoopback(p.first)
+		return true, c.Host.EnsureLoopbackRouted(p.first)
 	}}}
 }

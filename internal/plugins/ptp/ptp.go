@@ -218,7 +218,7 @@ func (a *addition) configureHost(context.Context) error {
 	if err != nil {
 		return err
 	}
-	return veth.Forward(a.args.Host.Cache, a.result)
+	return veth.Forward(a.args.Host, a.result)
 }
 
 // routeTo returns the host's route to an address of the container.
@@ -350,13 +350,13 @@ func (p *ptp) Bind(ctx context.Context, c *sdk.CmdArgs) error {
 		if err = stateErr; err == nil && (!works(flags) || checkReach(c.Host.Kernel, index, name, r) != nil) {
 			_, err = p.restoreHost(c, r)
 		} else if err == nil {
-			_, err = veth.EnsureForwarding(c.Host.Kernel, index, r)
+			_, err = veth.EnsureForwarding(c.Host, index, name, r)
 		}
 		if p.guardsSources() {
 			err = errors.Join(err, c.Host.Guard(ctx, GuardedFamilies()...))
 		}
 	}
-	return errors.Join(err, veth.Forward(c.Host.Cache, r))
+	return errors.Join(err, veth.Forward(c.Host, r))
 }
 
 // Disconnect implements sdk.Disconnecter.

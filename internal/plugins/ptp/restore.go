@@ -99,7 +99,7 @@ func (p *ptp) restoreHost(c *sdk.CmdArgs, r *types100.Result) (changed bool, err
 		}
 		changed = true
 	}
-	restored, err := veth.WithIPv6(host, name, r, func(r *types100.Result) (bool, error) { return restoreReach(host, index, name, r) })
+	restored, err := veth.WithIPv6(host, name, r, func(r *types100.Result) (bool, error) { return restoreReach(c.Host, index, name, r) })
 	if changed = changed || restored; err != nil {
 		return changed, fmt.Errorf("interface %q: %w", name, err)
 	}
@@ -107,7 +107,8 @@ func (p *ptp) restoreHost(c *sdk.CmdArgs, r *types100.Result) (changed bool, err
 }
 
 // restoreReach restores the addresses and routes of the host's end, and forwarding.
-func restoreReach(host *rtnl.Host, index int, name string, r *types100.Result) (changed bool, err error) {
+func restoreReach(h *sdk.Host, index int, name string, r *types100.Result) (changed bool, err error) {
+	host := h.Kernel
 	note := func(added bool, one error) {
 		changed, err = changed || added, errors.Join(err, one)
 	}
@@ -122,7 +123,7 @@ func restoreReach(host *rtnl.Host, index int, name string, r *types100.Result) (
 	if veth.HasIPv6(r) {
 		note(restoreLinkLocal(host, r, index, name, changed))
 	}
-	note(veth.EnsureForwarding(host, index, r))
+	note(veth.EnsureForwarding(h, index, name, r))
 	return changed, err
 }
 
@@ -134,7 +135,7 @@ func (p *ptp) restoreForwarding(c *sdk.CmdArgs, r *types100.Result) error {
 		}
 		index, err := c.Host.Kernel.Index(itf.Name)
 		if err == nil {
-			_, err = veth.EnsureForwarding(c.Host.Kernel, index, r)
+			_, err = veth.EnsureForwarding(c.Host, index, itf.Name, r)
 		}
 		return err
 	}

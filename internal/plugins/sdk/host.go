@@ -11,6 +11,7 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/state/boot"
 	"github.com/allocnet/allocnet/internal/state/policystate"
+	"github.com/allocnet/allocnet/internal/state/switches"
 )
 
 // Host is the state that all plugins of one host share. It is safe for
@@ -28,6 +29,8 @@ type Host struct {
 	Policies *policystate.Store
 	// Conntrack deletes tracked connections.
 	Conntrack *conntrack.Conn
+	// Switches enables forwarding, and records what it changes; nil records nothing.
+	Switches *switches.Store
 	// Cache is nil in a process that runs a single command.
 	Cache *TTLCache
 	// Boot returns the ID of this boot of the host; nil means that it is not known.

@@ -13,10 +13,10 @@ import (
 
 // Forward enables forwarding on the host for the address families of a result, but not that of
 // a link. The cache prevents repeated work.
-func Forward(cache *sdk.TTLCache, r *types100.Result) error {
+func Forward(host *sdk.Host, r *types100.Result) error {
 	v4, v6 := familiesOf(r)
 	key := fmt.Sprint("forward ", v4, v6)
-	return cache.Unless(key, func() error { return rtnl.EnableForwarding(v4, v6) })
+	return host.Cache.Unless(key, func() error { return host.Switches.Forward(v4, v6) })
 }
 
 // familiesOf reports which families the addresses of a result have.
@@ -48,25 +48,28 @@ func CheckForwarding(host *rtnl.Host, index int, name string, r *types100.Result
 }
 
 // EnsureForwarding enables what CheckForwarding finds disabled.
-func EnsureForwarding(host *rtnl.Host, index int, r *types100.Result) (changed bool, err error) {
-	off, err := forwardingOff(host, index, r)
-	if err != nil || off == (switches{}) {
+func EnsureForwarding(host *sdk.Host, index int, name string, r *types100.Result) (changed bool, err error) {
+	off, err := forwardingOff(host.Kernel, index, r)
+	if err != nil || off == (switchesOff{}) {
 		return false, err
 	}
-	if err := rtnl.EnableForwarding(off.v4, off.v6); err != nil {
+	if err := host.Switches.Forward(off.v4, off.v6); err != nil {
 		return false, err
 	}
-	if off.link { // the sysctl of all links may have set it
-		return true, host.EnableForwardingFrom(index)
+	if !off.link { // the sysctl of all links may have set it
+		return true, nil
 	}
-	return true, nil
+	if err := host.Switches.Record("net/ipv4/conf/"+name+"/forwarding", "1"); err != nil {
+		return true, err
+	}
+	return true, host.Kernel.EnableForwardingFrom(index)
 }
 
-// switches are the sysctls about forwarding: that of IPv4, that of a link, and that of IPv6.
-type switches struct{ v4, link, v6 bool }
+// switchesOff are the sysctls about forwarding: that of IPv4, that of a link, and that of IPv6.
+type switchesOff struct{ v4, link, v6 bool }
 
 // forwardingOff returns the sysctls that are 0, but should not be.
-func forwardingOff(host *rtnl.Host, index int, r *types100.Result) (off switches, err error) {
+func forwardingOff(host *rtnl.Host, index int, r *types100.Result) (off switchesOff, err error) {
 	v4, v6 := familiesOf(r)
 	var errs [3]error
 	if v4 {

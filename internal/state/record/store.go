@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -378,6 +379,30 @@ func (s *Store) IDs() ([]string, error) {
 	}
 	sort.Strings(ids)
 	return ids, nil
+}
+
+// Empty reports whether no allocation has a record, readable or not. It reads only the beginning of the directory.
+func (s *Store) Empty() (bool, error) {
+	dir, err := os.OpenFile(s.dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("list records: %w", fault(s.state, err))
+	}
+	defer dir.Close()
+	for {
+		entries, err := dir.Readdirnames(16)
+		if errors.Is(err, io.EOF) {
+			return true, nil
+		}
+		if err != nil {
+			return false, fmt.Errorf("list records: %w", fault(s.state, err))
+		}
+		if slices.ContainsFunc(entries, func(name string) bool { return strings.HasSuffix(name, suffix) && name[0] != '.' }) {
+			return false, nil
+		}
+	}
 }
 
 // List reads all records, sorted by ID. It omits records that cannot be read

@@ -1,0 +1,73 @@
+package configurator
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/retry"
+	"github.com/allocnet/allocnet/internal/subnets"
+)
+
+// deleteRecord deletes the record of an allocation of which nothing is left. If it was the last one, the switches
+// of the host that an ADD has changed are set back.
+func (c *Configurator) deleteRecord(id string) error {
+	if err := c.store.Delete(id); err != nil {
+		return err
+	}
+	if err := c.setBackSwitches(); err != nil {
+		c.cfg.Logger.Warn("switches of the host could not be set back; the next removal of a last allocation, or gc, tries it again", "error", err)
+	}
+	return nil
+}
+
+// setBackSwitches sets the switches of the host back if nothing needs them any more.
+func (c *Configurator) setBackSwitches() error {
+	if !c.switches.Pending() {
+		return nil
+	}
+	if empty, err := c.store.Empty(); err != nil || !empty {
+		return err
+	}
+	return c.switches.SetBack(c.idle)
+}
+
+// idle reports whether nothing on the host may need forwarding: no allocation, whatever made it, and no link between
+// which and others the host may forward for another program.
+func (c *Configurator) idle() (bool, error) {
+	if empty, err := c.store.Empty(); err != nil || !empty {
+		return false, err
+	}
+	routes, err := retry.List(func() ([]netlink.Route, error) { return netlink.RouteList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return false, fmt.Errorf("list routes: %w", err)
+	}
+	links, err := retry.List(netlink.LinkList)
+	if err != nil {
+		return false, fmt.Errorf("list links: %w", err)
+	}
+	networks, _ := c.confs.Networks() // a bridge of a network whose file is broken keeps the switches
+	var bridges []string
+	for _, n := range networks {
+		bridges = append(bridges, subnets.BridgeOf(n))
+	}
+	uplink := func(l netlink.Link) bool {
+		return slices.ContainsFunc(routes, func(r netlink.Route) bool {
+			return r.LinkIndex == l.Attrs().Index && (r.Dst == nil || r.Dst.IP.IsUnspecified())
+		})
+	}
+	return !slices.ContainsFunc(links, func(l netlink.Link) bool {
+		if _, owned := names.ParseOwner(l.Attrs().Alias); owned {
+			return true
+		}
+		switch l.Type() {
+		case "device", "dummy", "vlan", "bond", "team", "ifb", "sit", "ip6tnl", "gre", "gretap", "erspan", "ipip", "ip_vti", "ip6_vti", "ip6gre":
+			return false // what every host may have, also the links that modules of tunnels make
+		case "bridge":
+			return !slices.Contains(bridges, l.Attrs().Name)
+		}
+		return !uplink(l) // the host may be a container itself
+	}), nil
+}
