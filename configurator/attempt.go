@@ -8,6 +8,7 @@ import (
 	"time"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/plan"
@@ -133,13 +134,17 @@ func (c *Configurator) prepareForBinaries(ctx context.Context, p *plan.Plan) (do
 	if err := c.forwardForBinaries(p); err != nil {
 		return nil, err
 	}
+	created, err := c.noteBridges(p)
+	if err != nil {
+		return nil, err
+	}
 	first, err := c.store.First(ctx, sharedObjects(p.Record)...)
 	if err != nil {
 		return nil, err
 	}
 	return func(err error) error {
 		if err == nil {
-			err = c.allowForwarding(ctx, p)
+			err = errors.Join(created(), c.allowForwarding(ctx, p))
 		}
 		first(err == nil)
 		return err
@@ -160,6 +165,36 @@ func (c *Configurator) forwardForBinaries(p *plan.Plan) error {
 		return nil
 	}
 	return err
+}
+
+// noteBridges records the bridges that the binaries are going to create. The caller calls created after the ADD.
+func (c *Configurator) noteBridges(p *plan.Plan) (created func() error, err error) {
+	if err := c.bridges.Begin(); err != nil {
+		return nil, err
+	}
+	var missing []string
+	for _, n := range p.Networks {
+		name := subnets.BridgeOf(n)
+		if name == "" {
+			continue
+		}
+		if _, err := netlink.LinkByName(name); errors.As(err, &netlink.LinkNotFoundError{}) {
+			missing = append(missing, name)
+			if err := c.bridges.Add(name, 0); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return func() (err error) {
+		for _, name := range missing {
+			link, linkErr := netlink.LinkByName(name)
+			if linkErr == nil {
+				linkErr = c.bridges.Add(name, link.Attrs().Index)
+			}
+			err = errors.Join(err, linkErr)
+		}
+		return err
+	}, nil
 }
 
 // keepResults copies the results of ADD into the record.

@@ -15,6 +15,7 @@ import (
 	"github.com/allocnet/allocnet/internal/engine/native"
 	"github.com/allocnet/allocnet/internal/netlink/watch"
 	"github.com/allocnet/allocnet/internal/state/boot"
+	"github.com/allocnet/allocnet/internal/state/bridges"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/journal"
 	"github.com/allocnet/allocnet/internal/state/netns"
@@ -62,6 +63,7 @@ type Configurator struct {
 	engines *lastEngines
 
 	switches *switches.Store
+	bridges  *bridges.Store
 	prefixes hostPrefixes
 	kept     atomic.Bool // the subnets of the embedded network
 
@@ -96,15 +98,16 @@ func New(cfg Config) (*Configurator, error) {
 		return nil, err
 	}
 	policies := policystate.New(filepath.Join(cfg.StateDir, "policies"))
-	changed := switches.In(cfg.StateDir)
+	changed, created := switches.In(cfg.StateDir), bridges.In(cfg.StateDir)
 	plugins := native.New(cfg.Logger, state.Instance).LongLived(!cfg.OneShot).WithPolicies(policies).
-		RecordRulesIn(filepath.Join(cfg.StateDir, "forwarding")).RecordSwitchesIn(changed)
+		RecordRulesIn(filepath.Join(cfg.StateDir, "forwarding")).RecordHostIn(changed, created)
 	c := &Configurator{
 		cfg:        cfg,
 		confs:      confs,
 		store:      record.Open(cfg.StateDir),
 		policies:   policies,
 		switches:   changed,
+		bridges:    created,
 		processTag: engine.ProcessTag(state.Key),
 
 		instance:        state.Instance,

@@ -18,6 +18,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/iptables"
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -263,6 +264,44 @@ func TestSetupEnablesIPv6OfTheBridge(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, h.Check(t.Context(), a))
 	require.NoError(t, h.Teardown(t.Context(), a))
+}
+
+// TestSetupWithoutIPv6OfNewLinks: a host that switches IPv6 off for its links is no obstacle for those of allocations,
+// first and second time, in a Setup and in a repair.
+func TestSetupWithoutIPv6OfNewLinks(t *testing.T) {
+	for name, plugin := range map[string]string{"bridge": `{"type":"bridge","bridge":"brtest","isGateway":true`, "ptp": `{"type":"ptp"`} {
+		for _, which := range []string{"default", "all"} {
+			t.Run(name+" "+which, func(t *testing.T) {
+				h, leases := nativeHost(t, "1.0.0")
+				h.file("net.conflist", `{"cniVersion":"1.0.0","name":"net","plugins":[`+plugin+`,"ipam":{"type":"host-local","dataDir":"`+leases+`",
+					"ranges":[[{"subnet":"10.77.0.0/24"}],[{"subnet":"fd00:77::/64"}]]}}]}`)
+				require.NoError(t, rtnl.SetSysctl("net/ipv6/conf/"+which+"/disable_ipv6", "1"))
+				t.Cleanup(func() {
+					for _, name := range []string{"all", "default", "lo"} {
+						require.NoError(t, rtnl.SetSysctl("net/ipv6/conf/"+name+"/disable_ipv6", "0"))
+					}
+				})
+				for _, id := range []string{"a", "b"} {
+					a := h.alloc(id)
+					status, err := h.Setup(t.Context(), a)
+					require.NoError(t, err)
+					require.NoError(t, h.Check(t.Context(), a))
+					out, err := exec.Command("ip", "-6", "route", "get", status.AddressIPv6).CombinedOutput()
+					require.NoError(t, err, "%s", out)
+					if name == "ptp" {
+						require.NoError(t, rtnl.SetSysctl("net/ipv6/conf/"+h.linkOf(id).Attrs().Name+"/disable_ipv6", "1"))
+						require.Error(t, h.CheckOnly(t.Context(), a))
+						_, err = h.Repair(t.Context())
+						require.NoError(t, err)
+						require.NoError(t, h.CheckOnly(t.Context(), a))
+					}
+				}
+				for _, id := range []string{"a", "b"} {
+					require.NoError(t, h.Teardown(t.Context(), Allocation{ID: id}))
+				}
+			})
+		}
+	}
 }
 
 // TestSetupRestoresTheRoute: a Setup restores a route of the host that another program has deleted.

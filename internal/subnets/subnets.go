@@ -59,6 +59,7 @@ type bridge struct {
 	Bridge           string `json:"bridge"`
 	IsGateway        bool   `json:"isGateway"`
 	IsDefaultGateway bool   `json:"isDefaultGateway"`
+	IPMasq           bool   `json:"ipMasq"`
 }
 
 // readBridge reads them. The plugin refuses what cannot be read.
@@ -76,6 +77,23 @@ func BridgeOf(n *conflist.Network) string {
 		}
 	}
 	return ""
+}
+
+// IsGateway reports whether the host is the gateway of a network: not if its first plugin is a bridge without the
+// gateway's address, nor if it is one that joins a network of the host.
+func IsGateway(n *conflist.Network) bool {
+	for _, p := range n.List.Plugins {
+		switch p.Network.Type {
+		case "bridge":
+			conf := readBridge(p.Bytes)
+			return conf.IsGateway || conf.IsDefaultGateway || conf.IPMasq
+		case "ptp":
+			return true
+		case "macvlan", "ipvlan", "vlan", "host-device", "dummy", "tap":
+			return false
+		}
+	}
+	return true
 }
 
 // rangesOf returns the ranges of a plugin's IPAM configuration that can be read.

@@ -225,6 +225,24 @@ func TestRoutersIgnored(t *testing.T) {
 	r.healthy()
 }
 
+// TestBridgeOfTheHost: what the host has is not the business of a network without an address of the host, and no advice is
+// to delete a bridge that no allocation has created.
+func TestBridgeOfTheHost(t *testing.T) {
+	r := newRig(t)
+	r.sh("ip link add lan0 type bridge; ip link set lan0 up; ip addr add 10.88.0.2/16 dev lan0; sysctl -qw net.ipv4.ip_forward=0")
+	r.undo("ip link del lan0")
+	const ipam = `"ipam": {"type": "host-local", "subnet": "10.88.7.0/24", "dataDir": "DIR"}}]}`
+	r.network("10-web", strings.ReplaceAll(`{"cniVersion": "1.0.0", "name": "web", "plugins": [{"type": "bridge", "bridge": "lan0", `+ipam, "DIR", r.path("leases")))
+	r.healthy()
+	r.setup("web", func(a *configurator.Allocation) { a.Ports = nil })
+	r.healthy() // the host need not forward
+	require.NoError(t, r.conf.Teardown(t.Context(), configurator.Allocation{ID: "web", OwnNetns: true}))
+	r.network("10-web", strings.ReplaceAll(`{"cniVersion": "1.0.0", "name": "web", "plugins": [{"type": "bridge", "bridge": "lan0", "isGateway": true, `+ipam, "DIR", r.path("leases")))
+	f := r.finds("bridge-subnet", []string{"bridge lan0 has 10.88.0.2/16"})
+	require.NotContains(t, f.Repair, "ip link del")
+	require.Contains(t, f.Repair, "choose another bridge")
+}
+
 func TestReversePathFilter(t *testing.T) {
 	r := newRig(t)
 	r.network("20-db", r.bridge("db", "db0", "10.78.0.0/24"))
@@ -270,12 +288,21 @@ func TestRouteLocalnet(t *testing.T) {
 	r.repairs(r.finds("route-localnet-open", []string{"net/ipv4/conf/up0/route_localnet is 1"}))
 }
 
+// TestIPv6Disabled: plugins switch IPv6 on for their links, so the sysctls are no obstacle.
 func TestIPv6Disabled(t *testing.T) {
 	r := newRig(t)
 	r.network("20-six", r.bridge("six", "six0", "fd00:77::/64"))
+	r.undo("ip link del six0")
 	r.sh("sysctl -qw net/ipv6/conf/default/disable_ipv6=1")
 	r.undo("sysctl -qw net/ipv6/conf/default/disable_ipv6=0")
-	r.repairs(r.finds("ipv6-disabled", []string{`network "six"`}))
+	r.healthy()
+	r.setup("web", func(a *configurator.Allocation) { a.Networks, a.Ports = []string{"six"}, nil })
+	r.healthy()
+
+	findings := r.host().withoutIPv6()
+	require.Len(t, findings, 1)
+	require.Equal(t, "ipv6-disabled", findings[0].ID)
+	require.Contains(t, findings[0].What, `network "six"`)
 }
 
 func TestForwardPolicy(t *testing.T) {

@@ -6,12 +6,18 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/state/bridges"
 	"github.com/allocnet/allocnet/internal/subnets"
 )
 
 // subnetOf is a subnet of a network, with the findings about it.
-type subnetOf struct{ subnets.Subnet }
+type subnetOf struct {
+	subnets.Subnet
+	isCreated func(bridge string) bool // by an ADD
+}
 
 // checkSubnets compares the subnets of all networks with each other, and with the routes,
 // the addresses and the name servers of the host.
@@ -84,9 +90,18 @@ func addressesIn(r *configurator.Record, network string) (list []netip.Addr) {
 // subnets returns the subnets of all networks. checkConfiguration reports ranges that
 // cannot be read.
 func (h *Host) subnets() (list []subnetOf) {
+	created := bridges.In(h.StateDir)
+	isCreated := func(bridge string) bool {
+		link, err := netlink.LinkByName(bridge)
+		if err != nil {
+			return false
+		}
+		is, err := created.Created(bridge, link.Attrs().Index)
+		return is && err == nil // nothing is deleted because of a record that cannot be read
+	}
 	for _, n := range h.Networks {
 		for _, s := range subnets.Of(n) {
-			list = append(list, subnetOf{s})
+			list = append(list, subnetOf{s, isCreated})
 		}
 	}
 	return list
@@ -112,6 +127,9 @@ func sharedSubnet(a, b subnetOf) []Finding {
 
 // against compares a subnet with what the host has.
 func (s subnetOf) against(taken []subnets.Taken) (findings []Finding) {
+	if !s.Gateway { // the host has no address in the network
+		return nil
+	}
 	var seen []string
 	for _, t := range taken {
 		if !t.Prefix.Overlaps(s.Prefix) || s.IsOwn(t) {
@@ -138,7 +156,7 @@ func (s subnetOf) against(taken []subnets.Taken) (findings []Finding) {
 // giveWay returns the repair of an overlap. Another bridge with the address of the gateway is
 // most likely the network's own one, which was renamed or had another name in its configuration.
 func (s subnetOf) giveWay(t subnets.Taken) string {
-	if t.Bridge && s.Bridge != "" && t.Prefix.Addr() == s.Range.Gateway {
+	if t.Bridge && s.Bridge != "" && t.Prefix.Addr() == s.Range.Gateway && s.isCreated(t.Link) {
 		return fmt.Sprintf("ip link del %s (if it is an earlier bridge of the network, under another name; then run: allocnet repair; otherwise %s)", t.Link, s.changeSubnet())
 	}
 	return s.changeSubnet()
@@ -169,6 +187,9 @@ func (s subnetOf) bridgeElsewhere(taken []subnets.Taken) []Finding {
 }
 
 func (s subnetOf) dropBridge() string {
+	if !s.isCreated(s.Bridge) {
+		return "choose another bridge, or a subnet of this one, in " + s.file()
+	}
 	return "restore the former subnet in " + s.file() + ", or, once no allocation uses the bridge: ip link del " + s.Bridge
 }
 

@@ -85,7 +85,7 @@ func (h *Host) hostLinks() (list []hostLink, err error) {
 	found := map[string]bool{}
 	for _, l := range links {
 		owner, ok := names.ParseOwner(l.Attrs().Alias)
-		if !ok || l.Type() != "veth" { // an ifb of the plugin bandwidth has no addresses behind it
+		if !ok || l.Type() != "veth" || !h.routes(owner) { // an ifb of the plugin bandwidth has no addresses behind it
 			continue
 		}
 		name := l.Attrs().Name
@@ -102,13 +102,27 @@ func (h *Host) hostLinks() (list []hostLink, err error) {
 	return list, nil
 }
 
-// families returns which families the allocations that are set up have.
+// routes reports whether the host forwards the packets of an attachment: not if its bridge is no gateway, so that
+// others on the same link do.
+func (h *Host) routes(owner names.Owner) bool {
+	for _, n := range h.Networks {
+		if owner.OfNetwork(n.Name) {
+			return subnets.IsGateway(n)
+		}
+	}
+	return true
+}
+
+// families returns which families the allocations have whose packets the host forwards.
 func (h *Host) families() (v4, v6 bool) {
 	for _, r := range h.ready() {
 		if r.Status == nil {
 			continue
 		}
 		for _, i := range r.Status.Interfaces {
+			if !h.routes(names.Owner{Network: i.Network}) {
+				continue
+			}
 			for _, a := range i.Addresses {
 				v6 = v6 || strings.Contains(a.Address, ":")
 				v4 = v4 || !strings.Contains(a.Address, ":")
@@ -270,23 +284,22 @@ func isOwnBridge(h *Host, link string) bool {
 	return false
 }
 
-// ipv6 reports networks with IPv6 subnets on a host that refuses IPv6 addresses.
+// ipv6 reports networks with IPv6 subnets on a host whose kernel has no IPv6. If it is only switched off by sysctls, plugins
+// switch it on for their links.
 func (h *Host) ipv6() (findings []Finding, err error) {
-	what, repair := "", ""
-	switch value, err := sysctl("ipv6/conf/default/disable_ipv6"); {
-	case err != nil:
+	if value, err := sysctl("ipv6/conf/default/disable_ipv6"); err != nil || value != "" {
 		return nil, err
-	case value == "":
-		what, repair = "the kernel has no IPv6", "boot without ipv6.disable=1, or remove the IPv6 subnet"
-	case value == "1":
-		what, repair = "net/ipv6/conf/default/disable_ipv6 is 1", set("ipv6/conf/default/disable_ipv6", "0")
-	default:
-		return nil, nil
 	}
+	return h.withoutIPv6(), nil
+}
+
+// withoutIPv6 is ipv6 of a kernel that has no IPv6.
+func (h *Host) withoutIPv6() (findings []Finding) {
 	for _, s := range h.subnets() {
 		if s.Prefix.Addr().Is6() && s.Network.File != "" || len(h.ready()) > 0 && s.Prefix.Addr().Is6() {
-			findings = append(findings, find("ipv6-disabled", s.Network.Name, fmt.Sprintf("%s, but network %q has subnet %s", what, s.Network.Name, s.Prefix), repair))
+			findings = append(findings, find("ipv6-disabled", s.Network.Name, fmt.Sprintf("the kernel has no IPv6, but network %q has subnet %s", s.Network.Name, s.Prefix),
+				"boot without ipv6.disable=1, or remove the IPv6 subnet"))
 		}
 	}
-	return findings, nil
+	return findings
 }

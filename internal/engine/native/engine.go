@@ -19,6 +19,7 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/plugins/builtin"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
+	"github.com/allocnet/allocnet/internal/state/bridges"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/lease"
 	"github.com/allocnet/allocnet/internal/state/policystate"
@@ -39,6 +40,7 @@ type Engine struct {
 	policies  *policystate.Store
 	rulesSeen string // a directory: see RecordRulesIn
 	switches  *switches.Store
+	bridges   *bridges.Store
 	mu        sync.Mutex
 	host      *sdk.Host
 	hold      *sdk.GuardHold  // nil unless the engine is long-lived
@@ -90,10 +92,10 @@ func (e *Engine) RecordRulesIn(dir string) *Engine {
 	return e
 }
 
-// RecordSwitchesIn sets the record of the switches of the host that the engine changes, and returns the engine. The
-// default is none. Call it before the first operation.
-func (e *Engine) RecordSwitchesIn(s *switches.Store) *Engine {
-	e.switches = s
+// RecordHostIn sets the records of the switches of the host that the engine changes, and of the bridges that it creates,
+// and returns the engine. The default is none. Call it before the first operation.
+func (e *Engine) RecordHostIn(s *switches.Store, b *bridges.Store) *Engine {
+	e.switches, e.bridges = s, b
 	return e
 }
 
@@ -121,7 +123,8 @@ func (e *Engine) open() (*sdk.Host, error) {
 		e.share()
 	}
 	host.Accept.CacheIn(e.rulesSeen)
-	host.Cache, host.Hold, host.Policies, host.Switches = &sdk.TTLCache{}, e.hold, e.policies, e.switches
+	host.Cache, host.Hold, host.Policies = &sdk.TTLCache{}, e.hold, e.policies
+	host.Switches, host.Bridges = e.switches, e.bridges
 	if e.boot != nil {
 		host.Boot = e.boot
 	}

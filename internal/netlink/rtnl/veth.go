@@ -239,3 +239,11 @@ func RandomMAC() net.HardwareAddr {
 	mac[0] = mac[0]&^1 | 2
 	return mac
 }
+
+// PortMAC returns a random address for a port of a bridge. A bridge without a fixed address has the lowest one of
+// its ports: one that begins with fe leaves it that of the host's uplink.
+func PortMAC() net.HardwareAddr {
+	mac := RandomMAC()
+	mac[0] = 0xfe
+	return mac
+}

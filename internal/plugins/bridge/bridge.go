@@ -37,7 +37,7 @@ func (b *bridge) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, err
 	}
 	owner := c.Owner(b.Name)
 	a := &addition{bridge: b, args: c, veth: rtnl.Veth{
-		Name: owner.Veth(), MAC: rtnl.RandomMAC(), Alias: owner.String(),
+		Name: owner.Veth(), MAC: rtnl.PortMAC(), Alias: owner.String(),
 		PeerName: c.IfName, PeerMAC: mac, Hairpin: b.HairpinMode, Isolated: b.PortIsolation, NoLinkLocal: true, Down: b.tags() || !b.guardsSources(),
 		Group: b.group(c), Hooked: b.guardsSources(),
 	}}
@@ -86,6 +86,9 @@ func (a *addition) steps() []sdk.Step {
 func (a *addition) ensureBridge(context.Context) error {
 	host := a.args.Host.Kernel
 	br, err := host.Bridge(a.Bridge)
+	if err == nil || rtnl.IsNotFound(err) {
+		err = errors.Join(a.args.Host.Bridges.Begin(), err)
+	}
 	if rtnl.IsNotFound(err) {
 		br, err = a.createBridge(host)
 	}
@@ -130,6 +133,9 @@ func (a *addition) createBridge(host *rtnl.Host) (*netlink.Bridge, error) {
 		on := true
 		wanted.VlanFiltering = &on
 	}
+	if err := a.args.Host.Bridges.Add(a.Bridge, 0); err != nil {
+		return nil, err
+	}
 	err := host.LinkAdd(wanted)
 	if a.filters() && errors.Is(err, unix.EOPNOTSUPP) {
 		err = errNoFiltering
@@ -137,6 +143,7 @@ func (a *addition) createBridge(host *rtnl.Host) (*netlink.Bridge, error) {
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return nil, fmt.Errorf("create bridge %q: %w", a.Bridge, err)
 	}
+	made := err == nil
 	a.args.Host.Cache.Clear() // entries about an earlier bridge of that name
 	// The bridge accepts no router advertisements, because the host configures
 	// its routes. It skips duplicate address detection, which would delay IPv6
@@ -144,7 +151,11 @@ func (a *addition) createBridge(host *rtnl.Host) (*netlink.Bridge, error) {
 	// IPv6.
 	_ = rtnl.SetSysctl("net/ipv6/conf/"+a.Bridge+"/accept_ra", "0")
 	_ = rtnl.SetSysctl("net/ipv6/conf/"+a.Bridge+"/accept_dad", "0")
-	return host.Bridge(a.Bridge)
+	br, err := host.Bridge(a.Bridge)
+	if err == nil && made {
+		err = a.args.Host.Bridges.Add(a.Bridge, br.Index)
+	}
+	return br, err
 }
 
 func (a *addition) allocate(ctx context.Context) error {
@@ -196,6 +207,13 @@ func (a *addition) detach(ctx context.Context) error {
 }
 
 func (a *addition) configure(ctx context.Context) error {
+	listens, err := a.mayHearRouters(a.args.Host, a.link)
+	if err == nil && listens {
+		err = veth.IgnoreRoutersInside(a.sandbox, a.args.IfName)
+	}
+	if err != nil {
+		return err
+	}
 	return veth.Configure(ctx, a.sandbox, &a.veth, a.result, veth.Options{DAD: a.EnableDAD, Behind: a.args.Secondary})
 }
 

@@ -9,6 +9,8 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/netfilter"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
@@ -198,4 +200,15 @@ func (b *bridge) guardPort(changes *rtnl.Batch, port rtnl.Port, attached bool) (
 		changes.HookPort(port.Index)
 	}
 	return true
+}
+
+// mayHearRouters reports whether router advertisements may reach a container whose source guard drops what it would send
+// from their addresses: on a bridge of the host, or one without the host's address. On others, there are allocations only,
+// whose advertisements the guard drops.
+func (b *bridge) mayHearRouters(host *sdk.Host, br *netlink.Bridge) (bool, error) {
+	if !b.guardsSources() || b.ipam == "" || b.DisableContainerInterface {
+		return false, nil
+	}
+	own, err := b.isOwn(host, br)
+	return !own || !b.IsGateway, err
 }

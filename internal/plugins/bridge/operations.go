@@ -45,7 +45,36 @@ func (b *bridge) Check(ctx context.Context, c *sdk.CmdArgs) error {
 	if err != nil {
 		return err
 	}
+	if err := b.checkRouters(c, br, r); err != nil {
+		return err
+	}
 	return errors.Join(b.checkPort(c, r, peer, br), b.rules.Check(ctx, c, r))
+}
+
+// checkRouters returns an error if a container that may hear routers accepts what they advertise.
+func (b *bridge) checkRouters(c *sdk.CmdArgs, br *netlink.Bridge, r *types100.Result) error {
+	listens, err := b.mayHearRouters(c.Host, br)
+	if err != nil || !listens || sdk.AddedByReference(c, b.Name, r) {
+		return err
+	}
+	s, err := c.Sandbox()
+	if err != nil {
+		return err
+	}
+	return veth.CheckRoutersInside(s, c.IfName)
+}
+
+// restoreRouters restores what checkRouters checks.
+func (b *bridge) restoreRouters(c *sdk.CmdArgs, r *types100.Result) error {
+	br, err := c.Host.Kernel.Bridge(b.Bridge)
+	if err != nil || b.checkRouters(c, br, r) == nil {
+		return err
+	}
+	s, err := c.Sandbox()
+	if err != nil {
+		return err
+	}
+	return veth.IgnoreRoutersInside(s, c.IfName)
 }
 
 // checkBridge compares the bridge with the result and the configuration, including the
@@ -62,15 +91,19 @@ func (b *bridge) checkBridge(c *sdk.CmdArgs, r *types100.Result) (*netlink.Bridg
 		return nil, fmt.Errorf("find bridge %q: %w", b.Bridge, err)
 	}
 	br, ok := link.(*netlink.Bridge)
-	switch {
-	case !ok:
+	if !ok {
 		return nil, fmt.Errorf("%q is a %s, not a bridge", b.Bridge, link.Type())
+	}
+	own, err := b.isOwn(c.Host, br)
+	switch {
+	case err != nil:
+		return nil, err
 	case br.RawFlags&unix.IFF_UP == 0:
 		return nil, fmt.Errorf("bridge %q is down", b.Bridge)
 	case b.needsARP(br):
 		return nil, fmt.Errorf("bridge %q has ARP switched off", b.Bridge)
-	// Without a gateway the MAC is not pinned and follows the ports.
-	case b.IsGateway && r.Interfaces[i].Mac != "" && r.Interfaces[i].Mac != br.HardwareAddr.String():
+	// Without a gateway the MAC is not pinned and follows the ports, and that of a bridge of the host is its own.
+	case own && b.IsGateway && r.Interfaces[i].Mac != "" && r.Interfaces[i].Mac != br.HardwareAddr.String():
 		return nil, fmt.Errorf("bridge %q has the MAC %s, not %s", b.Bridge, br.HardwareAddr, r.Interfaces[i].Mac)
 	case b.PromiscMode != (br.RawFlags&unix.IFF_PROMISC != 0):
 		return nil, fmt.Errorf("bridge %q: promiscuous mode is %v, not %v", b.Bridge, !b.PromiscMode, b.PromiscMode)

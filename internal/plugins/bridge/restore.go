@@ -40,7 +40,7 @@ func (b *bridge) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 	errs = append(errs, b.restoreGuard(ctx, c, r), b.rules.Restore(ctx, c, r))
 	if !sdk.AddedByReference(c, b.Name, r) {
 		_, err := b.restorePort(c)
-		errs = append(errs, err)
+		errs = append(errs, err, b.restoreRouters(c, r))
 	}
 	return errors.Join(append(errs, b.repairMACGuard(ctx, c, r), b.repairVLANs(c, r))...)
 }
@@ -72,8 +72,9 @@ func (b *bridge) Wanted(_ context.Context, c *sdk.CmdArgs) (*sdk.Wanted, error) 
 	return w, nil
 }
 
-// restoreBridge creates the bridge if it is missing, and restores its state, its MAC,
-// the gateways' addresses and the routes to their networks.
+// restoreBridge creates a bridge that an ADD has created, if it is missing, and restores its state and its MAC. Of
+// a bridge of the host it only reports what is missing. It restores the gateways' addresses and the routes to their
+// networks.
 func (b *bridge) restoreBridge(ctx context.Context, c *sdk.CmdArgs, r *types100.Result) (changed bool, err error) {
 	a := &addition{bridge: b, args: c, mac: b.macOf(r)}
 	before, err := c.Host.Kernel.Bridge(b.Bridge)
@@ -81,11 +82,20 @@ func (b *bridge) restoreBridge(ctx context.Context, c *sdk.CmdArgs, r *types100.
 		return false, err
 	}
 	missing := rtnl.IsNotFound(err)
+	own, err := b.isOwn(c.Host, before)
+	if err != nil {
+		return false, err
+	}
+	if !own {
+		if err := b.checkForeign(before); err != nil {
+			return false, err
+		}
+	}
 	if err := a.ensureBridge(ctx); err != nil {
 		return false, err
 	}
 	changed = missing || before.RawFlags&unix.IFF_UP == 0 || b.needsARP(before)
-	if b.IsGateway && a.mac != nil && a.mac.String() != a.link.HardwareAddr.String() {
+	if own && b.IsGateway && a.mac != nil && a.mac.String() != a.link.HardwareAddr.String() {
 		if err := c.Host.Kernel.LinkSetHardwareAddr(a.link, a.mac); err != nil {
 			return changed, fmt.Errorf("restore MAC of %q: %w", b.Bridge, err)
 		}
@@ -101,6 +111,29 @@ func (b *bridge) restoreBridge(ctx context.Context, c *sdk.CmdArgs, r *types100.
 		return added, errors.Join(errs...)
 	})
 	return changed || restored, err
+}
+
+// isOwn reports whether an ADD has created the bridge, which is nil if it is missing.
+func (b *bridge) isOwn(host *sdk.Host, br *netlink.Bridge) (bool, error) {
+	index := 0
+	if br != nil {
+		index = br.Index
+	}
+	return host.Bridges.Created(b.Bridge, index)
+}
+
+// checkForeign returns an error if a bridge of the host is missing, which is nil then, down or without ARP: whoever made it
+// restores it.
+func (b *bridge) checkForeign(br *netlink.Bridge) error {
+	switch {
+	case br == nil:
+		return fmt.Errorf("bridge %q is missing, and no allocation has created it: create it again", b.Bridge)
+	case br.RawFlags&unix.IFF_UP == 0:
+		return fmt.Errorf("bridge %q is down, and no allocation has created it: ip link set %s up", b.Bridge, b.Bridge)
+	case b.needsARP(br):
+		return fmt.Errorf("bridge %q has ARP switched off, and no allocation has created it: ip link set %s arp on", b.Bridge, b.Bridge)
+	}
+	return nil
 }
 
 // macOf returns the MAC of the bridge in a result; nil if it has none.

@@ -212,6 +212,11 @@ func (a *addition) configureHost(context.Context) error {
 		changes.AddRoute(route)
 	}
 	err := host.Apply(&changes)
+	if errors.Is(err, unix.EACCES) { // the host switches IPv6 off for new links
+		_, err = veth.WithIPv6(host, a.veth.Name, a.result, func(r *types100.Result) (bool, error) {
+			return restoreReach(a.args.Host, index, a.veth.Name, r)
+		})
+	}
 	if errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("%w: the host has another route to an address of the container (ip route show table main): %w", allocnet.ErrAddressUnavailable, err)
 	}

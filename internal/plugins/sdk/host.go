@@ -10,6 +10,7 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/state/boot"
+	"github.com/allocnet/allocnet/internal/state/bridges"
 	"github.com/allocnet/allocnet/internal/state/policystate"
 	"github.com/allocnet/allocnet/internal/state/switches"
 )
@@ -31,6 +32,8 @@ type Host struct {
 	Conntrack *conntrack.Conn
 	// Switches enables forwarding, and records what it changes; nil records nothing.
 	Switches *switches.Store
+	// Bridges are the bridges that an ADD has created; nil if that is not recorded.
+	Bridges *bridges.Store
 	// Cache is nil in a process that runs a single command.
 	Cache *TTLCache
 	// Boot returns the ID of this boot of the host; nil means that it is not known.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/engine/pluginexec"
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/state/bridges"
 	"github.com/allocnet/allocnet/internal/state/switches"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -79,7 +80,7 @@ func (m *multicall) serve(args *skel.CmdArgs) error {
 		return err
 	}
 	host.Accept.CacheIn(filepath.Join(names.DefaultStateDir, "forwarding"))
-	host.Switches = switches.In(names.DefaultStateDir)
+	host.Switches, host.Bridges = switches.In(names.DefaultStateDir), bridges.In(names.DefaultStateDir)
 	// The end of the process closes everything.
 	exec := &Exec{Plugins: m.plugins, Host: host, Binary: &pluginexec.Exec{}, Lenient: true, OwnNetns: overrides(args)}
 	defer exec.Close()

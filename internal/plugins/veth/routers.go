@@ -51,3 +51,26 @@ func BringUp(host *rtnl.Host, v *rtnl.Veth) error {
 	up.BringUp(v.Index)
 	return host.Apply(&up)
 }
+
+// With addresses of IPAM, the container's end takes none from router advertisements, nor a default route: the source guard
+// drops what it would send from them, so that connections to names with IPv6 addresses would hang.
+
+// IgnoreRoutersInside makes the kernel ignore router advertisements that arrive over the container's end.
+func IgnoreRoutersInside(s *rtnl.Sandbox, name string) error {
+	return s.Do(func() error {
+		err := rtnl.SetSysctl(acceptRA(name), "0")
+		if errors.Is(err, os.ErrNotExist) { // without IPv6
+			return nil
+		}
+		return err
+	})
+}
+
+// CheckRoutersInside returns an error if the kernel accepts router advertisements that arrive over the container's end.
+func CheckRoutersInside(s *rtnl.Sandbox, name string) error {
+	ignores := false
+	if err := s.Do(func() (err error) { ignores, err = ignoresRouters(name); return err }); err != nil || ignores {
+		return err
+	}
+	return fmt.Errorf("interface %q accepts router advertisements, and the source guard drops what it sends from their addresses: net.ipv6.conf.%s.accept_ra is not 0", name, name)
+}

@@ -1,0 +1,156 @@
+// Package bridges records which bridges of the host a Setup has created. All others are the host's: they are neither
+// created again, nor brought up, nor given another MAC.
+package bridges
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/retry"
+	"github.com/allocnet/allocnet/internal/smallfile"
+)
+
+// Store is the record of a state directory: a directory with a file for each bridge, with the index of the interface. It is safe for concurrent
+// use, also by several processes. To a nil Store, all bridges are created ones.
+type Store struct {
+	dir     string
+	begun   atomic.Bool
+	present func() (map[string]int, error) // see Begin
+	created sync.Map                       // indexes of recorded bridges by name
+}
+
+// In returns the record in a state directory, which need not exist.
+func In(stateDir string) *Store {
+	return &Store{dir: filepath.Join(stateDir, "bridges"), present: withAllocations}
+}
+
+// Begin begins the record. Bridges with ports of allocations count as created then: an earlier version recorded none.
+func (s *Store) Begin() error {
+	if s == nil || s.begun.Load() {
+		return nil
+	}
+	_, err := os.Lstat(s.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = s.begin()
+	}
+	if err != nil {
+		return fmt.Errorf("record of created bridges: %w", err)
+	}
+	s.begun.Store(true)
+	return nil
+}
+
+func (s *Store) begin() error {
+	all, err := s.present()
+	if err != nil {
+		return err
+	}
+	state := filepath.Dir(s.dir)
+	if err := os.MkdirAll(state, 0o700); err != nil {
+		return err
+	}
+	draft, err := os.MkdirTemp(state, ".bridges-")
+	if err != nil {
+		return err
+	}
+	for name, index := range all {
+		err = errors.Join(err, write(filepath.Join(draft, name), index))
+	}
+	if err == nil {
+		err = os.Rename(draft, s.dir)
+	}
+	if err == nil {
+		return nil
+	}
+	if _, there := os.Lstat(s.dir); there == nil { // another process has begun it
+		err = nil
+	}
+	return errors.Join(err, os.RemoveAll(draft))
+}
+
+// withAllocations returns the bridges that have ports of allocations, with their indexes.
+func withAllocations() (map[string]int, error) {
+	links, err := retry.List(netlink.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	bridges := map[int]string{}
+	for _, l := range links {
+		if l.Type() == "bridge" {
+			bridges[l.Attrs().Index] = l.Attrs().Name
+		}
+	}
+	found := map[string]int{}
+	for _, l := range links {
+		_, owned := names.ParseOwner(l.Attrs().Alias)
+		if name := bridges[l.Attrs().MasterIndex]; owned && name != "" {
+			found[name] = l.Attrs().MasterIndex
+		}
+	}
+	return found, nil
+}
+
+func write(path string, index int) error {
+	return smallfile.WriteOwn(path, []byte(strconv.Itoa(index)))
+}
+
+// Add records a bridge: with index 0 before it is created, then with its index.
+func (s *Store) Add(name string, index int) error {
+	if s == nil {
+		return nil
+	}
+	if filepath.Base(name) != name || name == ".." || name == "." {
+		return fmt.Errorf("record bridge %q: not the name of an interface", name)
+	}
+	err := write(filepath.Join(s.dir, name), index)
+	if errors.Is(err, fs.ErrNotExist) { // somebody has removed the directory since Begin
+		if err = os.MkdirAll(s.dir, 0o700); err == nil {
+			err = write(filepath.Join(s.dir, name), index)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("record bridge %q: %w", name, err)
+	}
+	return nil
+}
+
+// Created reports whether the bridge with a name and an index, 0 for one that is missing, was created by a Setup. A bridge
+// of that name with another index is one that another program has made since. Without a record, all are created
+// ones, as to earlier versions.
+func (s *Store) Created(name string, index int) (bool, error) {
+	if s == nil {
+		return true, nil
+	}
+	if known, ok := s.created.Load(name); ok && known == index {
+		return true, nil
+	}
+	data, err := smallfile.ReadOwn(filepath.Join(s.dir, name), maxSize)
+	if err == nil {
+		recorded, err := strconv.Atoi(string(data))
+		if err == nil && recorded == index && index != 0 {
+			s.created.Store(name, index)
+		}
+		return err == nil && (recorded == index || recorded == 0 || index == 0), nil
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, err = os.Lstat(s.dir); errors.Is(err, fs.ErrNotExist) {
+			return true, nil
+		}
+	}
+	if err != nil {
+		return false, fmt.Errorf("record of created bridges: %w", err)
+	}
+	return false, nil
+}
+
+// maxSize is larger than the text of an index.
+const maxSize = 32

@@ -1,0 +1,96 @@
+package bridges
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func none() (map[string]int, error) { return nil, nil }
+
+func with(dir string, present func() (map[string]int, error)) *Store {
+	s := In(dir)
+	s.present = present
+	return s
+}
+
+func requireCreated(t *testing.T, s *Store, want bool, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		created, err := s.Created(name, 7)
+		require.NoError(t, err)
+		require.Equal(t, want, created, name)
+	}
+}
+
+func TestBridges(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	s := with(dir, none)
+	requireCreated(t, s, true, "br0", "br1") // as before there was a record
+	require.NoError(t, s.Begin())
+	requireCreated(t, s, false, "br0", "br1")
+	require.NoError(t, s.Add("br0", 7))
+	require.NoError(t, s.Add("br0", 7))
+	other := with(dir, func() (map[string]int, error) { return nil, errors.New("it was begun") }) // another process
+	require.NoError(t, other.Begin())
+	requireCreated(t, other, true, "br0")
+	requireCreated(t, other, false, "br1")
+	require.NoError(t, os.RemoveAll(dir))
+	require.NoError(t, s.Add("br1", 0))
+	requireCreated(t, s, true, "br1")
+}
+
+// TestAnotherBridge: a bridge that another program has created again under the name is not the recorded one.
+func TestAnotherBridge(t *testing.T) {
+	s := with(t.TempDir(), none)
+	require.NoError(t, s.Begin())
+	for _, c := range []struct {
+		recorded, index int
+		want            bool
+	}{{7, 7, true}, {7, 8, false}, {7, 0, true}, {0, 8, true}} {
+		require.NoError(t, s.Add("br0", c.recorded))
+		created, err := s.Created("br0", c.index)
+		require.NoError(t, err)
+		require.Equal(t, c.want, created, c)
+	}
+}
+
+// TestUpgrade: what an earlier version may have created counts.
+func TestUpgrade(t *testing.T) {
+	s := with(t.TempDir(), none)
+	trouble := errors.New("trouble")
+	s.present = func() (map[string]int, error) { return nil, trouble }
+	require.ErrorIs(t, s.Begin(), trouble)
+	s.present = func() (map[string]int, error) { return map[string]int{"br0": 7}, nil }
+	require.NoError(t, s.Begin())
+	requireCreated(t, s, true, "br0")
+	requireCreated(t, s, false, "br1")
+}
+
+func TestWithoutRecord(t *testing.T) {
+	var s *Store
+	require.NoError(t, s.Begin())
+	require.NoError(t, s.Add("br0", 7))
+	requireCreated(t, s, true, "br0")
+}
+
+func TestNames(t *testing.T) {
+	s := with(t.TempDir(), none)
+	require.NoError(t, s.Begin())
+	for _, name := range []string{"../br0", "a/b", "..", ".", ""} {
+		require.ErrorContains(t, s.Add(name, 7), "not the name of an interface", name)
+	}
+}
+
+func TestUnreadable(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	require.NoError(t, os.WriteFile(dir, nil, 0o600))
+	s := with(dir, none)
+	require.ErrorContains(t, s.Begin(), "record of created bridges")
+	require.ErrorContains(t, s.Add("br0", 7), `record bridge "br0"`)
+	_, err := s.Created("br0", 7)
+	require.Error(t, err)
+}
