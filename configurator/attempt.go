@@ -188,10 +188,13 @@ func (c *Configurator) noteBridges(p *plan.Plan) (created func() error, err erro
 	return func() (err error) {
 		for _, name := range missing {
 			link, linkErr := netlink.LinkByName(name)
-			if linkErr == nil {
-				linkErr = c.bridges.Add(name, link.Attrs().Index)
+			switch {
+			case errors.As(linkErr, &netlink.LinkNotFoundError{}): // the binary has another default
+			case linkErr != nil:
+				err = errors.Join(err, linkErr)
+			default:
+				err = errors.Join(err, c.bridges.Add(name, link.Attrs().Index))
 			}
-			err = errors.Join(err, linkErr)
 		}
 		return err
 	}, nil

@@ -84,7 +84,7 @@ func (r *router) advertise() error {
 	})
 }
 
-// requireRoute waits until the host has the default route of an advertisement.
+// requireRoute waits until the host has the default route and the address of an advertisement.
 func (r *router) requireRoute() {
 	r.t.Helper()
 	require.Eventually(r.t, func() bool { return r.advertise() == nil && hasRouterRoute(r.t) }, 10*time.Second, 10*time.Millisecond)
@@ -92,9 +92,9 @@ func (r *router) requireRoute() {
 
 func hasRouterRoute(t *testing.T) bool {
 	t.Helper()
-	out, err := exec.Command("ip", "-6", "route", "show", "default", "proto", "ra", "dev", "uplink").CombinedOutput()
+	out, err := exec.Command("ip", "-6", "route", "show", "table", "all", "dev", "uplink").CombinedOutput()
 	require.NoError(t, err)
-	return strings.Contains(string(out), "default")
+	return strings.Contains(string(out), "default via fe80:") && strings.Contains(string(out), "local 2001:db8:66:")
 }
 
 // switchesOf returns all values below /proc/sys/net but those of a link, and those that count or measure.

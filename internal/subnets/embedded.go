@@ -12,6 +12,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/smallfile"
 	"github.com/allocnet/allocnet/internal/state/conflist"
+	"github.com/allocnet/allocnet/internal/state/lease"
 )
 
 // keptFile is the file of a state directory with the subnets of its embedded network.
@@ -21,60 +22,72 @@ const keptFile = "subnets"
 // embedded network has those that are kept in the state directory. While none are kept, it has
 // those that Keep would choose now.
 func Networks(confDir string, o conflist.EmbeddedOptions) (*conflist.Dir, error) {
-	n, kept, err := embedded(o)
+	chosen, kept, err := choice(o)
+	if err != nil {
+		return nil, err
+	}
+	n, err := with(o, chosen)
 	if err != nil {
 		return nil, err
 	}
 	dir := conflist.New(confDir, n)
 	if !kept {
-		dir.Follow(func() (*conflist.Network, bool, error) { return embedded(o) })
+		dir.Follow(func() (*conflist.Network, bool, error) {
+			now, kept, err := choice(o)
+			if err != nil || slices.Equal(now, chosen) {
+				return n, kept, err
+			}
+			next, err := with(o, now)
+			if err == nil {
+				n, chosen = next, now
+			}
+			return n, kept, err
+		})
 	}
 	return dir, nil
 }
 
 // Embedded returns the embedded network as Networks does.
 func Embedded(o conflist.EmbeddedOptions) (*conflist.Network, error) {
-	n, _, err := embedded(o)
-	return n, err
+	chosen, _, err := choice(o)
+	if err != nil {
+		return nil, err
+	}
+	return with(o, chosen)
 }
 
 // Choice returns the subnets of the embedded network of Embedded; nil if the options name them.
 func Choice(o conflist.EmbeddedOptions) ([]netip.Prefix, error) {
-	if len(o.Subnets) > 0 || o.SubnetsFrom != "" {
-		return nil, nil
-	}
-	if list, kept, err := keptIn(o.StateDir); kept || err != nil {
-		return list, err
-	}
-	return choose(o)
+	chosen, _, err := choice(o)
+	return chosen, err
 }
 
-// embedded returns the embedded network, and whether its subnets stay as they are.
-func embedded(o conflist.EmbeddedOptions) (n *conflist.Network, kept bool, err error) {
-	if kept = len(o.Subnets) > 0 || o.SubnetsFrom != "" || !filepath.IsAbs(o.StateDir); !kept {
-		if o.Subnets, kept, err = keptIn(o.StateDir); err == nil && !kept {
-			o.Subnets, err = choose(o)
-		}
+// with returns the embedded network with chosen subnets, or without any with those of the options.
+func with(o conflist.EmbeddedOptions, chosen []netip.Prefix) (*conflist.Network, error) {
+	if len(chosen) > 0 {
+		o.Subnets = chosen
 	}
-	if err != nil {
-		return nil, false, err
+	return conflist.Embedded(o)
+}
+
+// choice returns the subnets that are kept or would be, nil if the options name them, and whether they stay as they
+// are.
+func choice(o conflist.EmbeddedOptions) (list []netip.Prefix, kept bool, err error) {
+	if len(o.Subnets) > 0 || o.SubnetsFrom != "" || !filepath.IsAbs(o.StateDir) {
+		return nil, true, nil
 	}
-	n, err = conflist.Embedded(o)
-	return n, kept, err
+	if list, kept, err = keptIn(o.StateDir); err == nil && !kept {
+		list, err = choose(o)
+	}
+	return list, kept, err
 }
 
 // Keep writes the subnets of the embedded network into the state directory, unless the options name them or
 // they are there already. For each family, they are the first of conflist.EmbeddedSubnets in which the host has
 // nothing; if it has something in each, the first in which it would lose nothing, or the first of all.
 func Keep(o conflist.EmbeddedOptions) error {
-	if len(o.Subnets) > 0 || o.SubnetsFrom != "" {
-		return nil
-	}
-	if _, kept, err := keptIn(o.StateDir); kept || err != nil {
-		return err
-	}
-	chosen, err := choose(o)
-	if err != nil {
+	chosen, kept, err := choice(o)
+	if kept || err != nil {
 		return err
 	}
 	data, err := json.Marshal(chosen)
@@ -106,7 +119,7 @@ func keptIn(stateDir string) (list []netip.Prefix, kept bool, err error) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission): // then this process uses no network either
 		if _, err := os.Stat(filepath.Join(stateDir, "leases", conflist.EmbeddedName)); err == nil {
-			return nil, true, nil
+			return first(), true, nil
 		}
 		return nil, false, nil
 	case err == nil:
@@ -132,29 +145,31 @@ func choose(o conflist.EmbeddedOptions) (list []netip.Prefix, err error) {
 		taken = append(taken, Taken{Kind: NextHop, Prefix: netip.PrefixFrom(s, s.BitLen())})
 	}
 	for _, candidates := range conflist.EmbeddedSubnets {
-		free, err := firstFree(o, candidates, taken)
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, free)
+		list = append(list, firstFree(o, candidates, taken))
 	}
 	return list, nil
 }
 
 // firstFree returns the first of some subnets in which the host has nothing, or would lose nothing.
-func firstFree(o conflist.EmbeddedOptions, candidates []netip.Prefix, taken []Taken) (netip.Prefix, error) {
+func firstFree(o conflist.EmbeddedOptions, candidates []netip.Prefix, taken []Taken) netip.Prefix {
 	loses := make([]bool, len(candidates))
 	for i, candidate := range candidates {
-		o.Subnets = []netip.Prefix{candidate}
-		n, err := conflist.Embedded(o)
-		if err != nil {
-			return candidate, err
+		s := Subnet{
+			Network: &conflist.Network{Name: conflist.EmbeddedName}, Prefix: candidate, DataDir: filepath.Join(o.StateDir, "leases"),
+			Range: lease.Range{Gateway: candidate.Addr().Next()}, Gateway: true,
 		}
-		s := Of(n)[0]
 		if !slices.ContainsFunc(taken, func(t Taken) bool { return t.Prefix.Overlaps(candidate) && !s.IsOwn(t) }) {
-			return candidate, nil
+			return candidate
 		}
 		loses[i] = slices.ContainsFunc(taken, s.Covers)
 	}
-	return candidates[max(0, slices.Index(loses, false))], nil
+	return candidates[max(0, slices.Index(loses, false))]
+}
+
+// first returns the subnets that are chosen on a host that has nothing.
+func first() (list []netip.Prefix) {
+	for _, candidates := range conflist.EmbeddedSubnets {
+		list = append(list, candidates[0])
+	}
+	return list
 }
