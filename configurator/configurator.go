@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -63,6 +64,8 @@ type Configurator struct {
 	engines *lastEngines
 
 	switches *switches.Store
+	quietMu  sync.Mutex
+	quiet    *time.Timer // after which the switches are set back; nil if nothing was removed
 	bridges  *bridges.Store
 	prefixes hostPrefixes
 	kept     atomic.Bool // the subnets of the embedded network
@@ -163,7 +166,8 @@ func (c *Config) configurations() (*conflist.Dir, error) {
 }
 
 // Close waits for the removals that Teardown has left to the background, at most 10 seconds.
-// If some are left then, it returns an error; Recover finishes them. Close then closes the
+// If some are left then, it returns an error; Recover finishes them. If no allocation is left, it sets the switches of
+// the host back that a Setup has changed. Close then closes the
 // netlink sockets of the Configurator; the garbage collector does so for one that is not closed.
 // Unless Config.OneShot is set, Close releases the guard that the process holds, if no other
 // Configurator of the process is left that has been made and not closed. Close does not change
@@ -171,6 +175,7 @@ func (c *Config) configurations() (*conflist.Dir, error) {
 // sockets again.
 func (c *Configurator) Close() error {
 	errs := []error{c.ClosePools(), c.backlog.close()}
+	c.stopQuiet()
 	for _, e := range []engine.Engine{c.native, c.steps} {
 		if held, ok := e.(io.Closer); ok {
 			errs = append(errs, held.Close())

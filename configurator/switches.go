@@ -3,6 +3,7 @@ package configurator
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -11,16 +12,45 @@ import (
 	"github.com/allocnet/allocnet/internal/subnets"
 )
 
+// switchesQuiet is how long the host must have no allocation before a process that goes on sets switches back: to switch
+// forwarding on and off takes longer than an ADD.
+const switchesQuiet = time.Minute
+
 // deleteRecord deletes the record of an allocation of which nothing is left. If it was the last one, the switches
-// of the host that an ADD has changed are set back.
+// of the host that an ADD has changed are going to be set back.
 func (c *Configurator) deleteRecord(id string) error {
 	if err := c.store.Delete(id); err != nil {
 		return err
 	}
+	if c.cfg.OneShot {
+		c.setBackOrWarn()
+		return nil
+	}
+	c.quietMu.Lock()
+	defer c.quietMu.Unlock()
+	if c.quiet == nil {
+		c.quiet = time.AfterFunc(switchesQuiet, c.setBackOrWarn)
+	} else {
+		c.quiet.Reset(switchesQuiet)
+	}
+	return nil
+}
+
+// stopQuiet sets the switches back at once if a removal of this process has left that to later.
+func (c *Configurator) stopQuiet() {
+	c.quietMu.Lock()
+	pending := c.quiet != nil && c.quiet.Stop()
+	c.quiet = nil
+	c.quietMu.Unlock()
+	if pending {
+		c.setBackOrWarn()
+	}
+}
+
+func (c *Configurator) setBackOrWarn() {
 	if err := c.setBackSwitches(); err != nil {
 		c.cfg.Logger.Warn("switches of the host could not be set back; the next removal of a last allocation, or gc, tries it again", "error", err)
 	}
-	return nil
 }
 
 // setBackSwitches sets the switches of the host back if nothing needs them any more.

@@ -192,6 +192,10 @@ func TestSwitches(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, "1", value, "an allocation is left")
 			require.NoError(t, h.Teardown(t.Context(), b))
+			value, err = rtnl.Sysctl("net/ipv4/ip_forward")
+			require.NoError(t, err)
+			require.Equal(t, "1", value, "the next allocation may come soon")
+			require.NoError(t, h.Close())
 			now := switchesOf(t, "brtest")
 			for name, value := range now {
 				if switches[name] == value {
