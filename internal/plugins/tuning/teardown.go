@@ -11,7 +11,9 @@ import (
 )
 
 // Del implements sdk.Plugin. It only logs an attribute that it cannot restore:
-// the interface is about to be deleted, and an error must not prevent that.
+// the interface is about to be deleted, and an error must not prevent that. If it
+// does not know where the backup of an attachment is, it returns an
+// *sdk.UnplacedError.
 func (t *tuning) Del(_ context.Context, c *sdk.CmdArgs) error {
 	if err := validate(c); err != nil {
 		return err
@@ -23,7 +25,11 @@ func (t *tuning) Del(_ context.Context, c *sdk.CmdArgs) error {
 	if err != nil {
 		c.Host.Log.Warn("could not restore attributes of the interface", "container", c.ContainerID, "error", err)
 	}
-	return removeBackup(file)
+	err = removeBackup(file)
+	if t.unplaced != nil && err == nil && b == nil && c.PreviousOfDel(&t.Common) != nil {
+		err = &sdk.UnplacedError{What: "the backup of the interface's attributes", Err: t.unplaced}
+	}
+	return err
 }
 
 // restoreIn restores the attachment's interface, if it still exists.

@@ -25,14 +25,33 @@ func Detach(ctx context.Context, c *sdk.CmdArgs, common *sdk.Common, ipam IPAM, 
 		previous = nil // it does not tell what ADD has made: that has addresses
 	}
 	rulesErr := rules.Del(ctx, c, previous)
-	linkErr := deleteLink(ctx, c, common.Name, previous)
+	found, linkErr := deleteLink(ctx, c, common.Name, previous)
 	zoneErr := c.LeaveZones(ctx, common.Name, sdk.Addresses(previous))
 	err := errors.Join(rulesErr, linkErr, zoneErr, detachReference(ctx, c, common, previous, rules.Masquerade))
 	if err == nil {
 		err = disconnect(ctx, c, previous, ipam)
 	}
 	if err == nil {
-		err = ipam.Release(ctx, c)
+		err = release(ctx, c, ipam, previous, found)
+	}
+	return err
+}
+
+var errNoIPAM = errors.New("ADD has returned addresses, and the configuration names no IPAM plugin")
+
+// release releases the addresses of an attachment. Of one that was never made, as neither a result nor a link
+// shows, there are none, wherever they would be. A record has the configuration of ADD, so if that names no
+// IPAM plugin, another one has added the addresses. The configuration that a runtime hands down may be another.
+func release(ctx context.Context, c *sdk.CmdArgs, ipam IPAM, previous *types100.Result, linked bool) error {
+	addressed := previous != nil && len(previous.IPs) > 0
+	if ipam == "" && addressed && c.DropIn() {
+		return &sdk.UnplacedError{What: "the lease", Err: errNoIPAM}
+	}
+	err := ipam.Release(ctx, c)
+	var unplaced *sdk.UnplacedError
+	if errors.As(err, &unplaced) && !addressed && !linked {
+		c.Host.Log.Warn("DEL finds no sign of an ADD, and does not look for a lease", "container", c.ContainerID, "because", err)
+		return nil
 	}
 	return err
 }
