@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -104,9 +105,9 @@ func detachReference(ctx context.Context, c *sdk.CmdArgs, common *sdk.Common, pr
 	return errors.Join(deleteContainerEnd(c, previous.Interfaces[i]), deleteHostEnd(ctx, c, previous), m.delReference(ctx, c))
 }
 
-// deleteContainerEnd deletes the container's end of the veth. If the path of
-// the namespace is not that of the ADD, the path may refer to another
-// namespace; then the MAC must match.
+// deleteContainerEnd deletes the container's end of the veth. The path of the namespace
+// may lead to another container by now, whose interface has the same name. So the
+// MAC must be that of the result.
 func deleteContainerEnd(c *sdk.CmdArgs, want *types100.Interface) error {
 	if c.Netns == "" {
 		return nil
@@ -123,7 +124,7 @@ func deleteContainerEnd(c *sdk.CmdArgs, want *types100.Interface) error {
 		return err
 	}
 	link, err := h.LinkByName(c.IfName)
-	if err == nil && (want.Sandbox == c.Netns || want.Mac == link.Attrs().HardwareAddr.String()) {
+	if err == nil && want.Mac != "" && strings.EqualFold(want.Mac, link.Attrs().HardwareAddr.String()) {
 		err = h.LinkDel(link)
 	}
 	if rtnl.IsNotFound(err) {
