@@ -142,9 +142,12 @@ func TestDelInAnotherNamespace(t *testing.T) {
 			require.NoError(t, os.RemoveAll(defaultDataDir))
 			state := other.state()
 			h := &testHost{T: t, shared: other.shared, log: other.log, netns: emptyNamespace(t)}
+			past := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "vethpast", MTU: 1400}, PeerName: testIfName}
 			require.NoError(t, h.netns.With(func(fd int) error {
-				return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "vethpast", MTU: 1400}, PeerName: testIfName, PeerNamespace: netlink.NsFd(fd)})
+				past.PeerNamespace = netlink.NsFd(fd)
+				return netlink.LinkAdd(past)
 			}))
+			defer func() { require.NoError(t, netlink.LinkDel(past)) }()
 			conf := h.config(`, "mac": "0a:00:00:00:00:99", "mtu": 1299`)
 			out, code = add(h, "ADD", conf)
 			require.Zero(t, code, out)
