@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/subnets"
 )
 
@@ -28,7 +29,7 @@ func checkSubnets(_ context.Context, h *Host) (findings []Finding, err error) {
 			}
 		}
 		findings = append(findings, s.against(taken)...)
-		if use := subnets.Reserved(s.Prefix); use != "" {
+		if use := names.ReservedPrefix(s.Prefix); use != "" {
 			findings = append(findings, find("subnet-reserved", s.Network.Name,
 				fmt.Sprintf("subnet %s of network %q overlaps with %s", s.Prefix, s.Network.Name, use), s.changeSubnet()))
 		}
