@@ -162,7 +162,7 @@ func openNetns(path string) (netns.NsHandle, error) {
 
 // findPeer finds the host's link whose peer is the interface of an attachment.
 // Interface indexes are unique only within a namespace, so it verifies that both links
-// refer to each other.
+// refer to each other, and that the host's names no other owner.
 func (f *linkFinder) findPeer(sandbox netns.NsHandle, inside *netlink.Handle, a *attachment) error {
 	inner, err := inside.LinkByName(a.IfName)
 	if rtnl.IsNotFound(err) {
@@ -186,6 +186,9 @@ func (f *linkFinder) findPeer(sandbox netns.NsHandle, inside *netlink.Handle, a 
 		return fmt.Errorf("identify network namespace %q: %w", f.target.Netns, err)
 	}
 	attrs := outer.Attrs()
+	if owner, named := names.ParseOwner(attrs.Alias); named && !f.isOwner(owner) {
+		return nil // the path leads to another allocation's namespace
+	}
 	if outer.Type() == "veth" && attrs.ParentIndex == inner.Attrs().Index && attrs.NetNsID == id {
 		f.addLink(outer, a.Network)
 	}

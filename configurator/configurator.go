@@ -43,7 +43,7 @@ type Configurator struct {
 	processTag string
 	// instance is part of the owner of every object that is created in the kernel;
 	// formerInstances are the instances that older versions derived from the same
-	// directory.
+	// directory, and the one that allocnet's plugin binaries had.
 	instance        string
 	formerInstances []string
 
@@ -114,7 +114,7 @@ func New(cfg Config) (*Configurator, error) {
 		processTag: engine.ProcessTag(state.Key),
 
 		instance:        state.Instance,
-		formerInstances: []string{statedir.FormerInstance(state.Path), statedir.FormerInstance(spelt)},
+		formerInstances: []string{statedir.FormerInstance(state.Path), statedir.FormerInstance(spelt), ""},
 
 		exec:   cniexec.Engine{},
 		native: plugins,

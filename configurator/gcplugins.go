@@ -11,6 +11,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/allocnet/allocnet/cleanup"
+	"github.com/allocnet/allocnet/internal/engine/pluginexec"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/record"
 )
@@ -86,7 +87,7 @@ func (c *Configurator) gcNetwork(ctx context.Context, n *conflist.Network, s Sco
 	dirs = distinct(append(dirs, s.PluginDirs...))
 	ctx, cancel = context.WithTimeout(ctx, min(c.gcTimeout, c.cfg.Timeout))
 	defer cancel()
-	return c.engineOf(n).GC(ctx, c.pluginDirs(dirs, pluginTypes(n)...), n, attached)
+	return c.engineOf(n).GC(ctx, pluginexec.WithInstance(c.pluginDirs(dirs, pluginTypes(n)...), c.instance), n, attached)
 }
 
 // unrecordedAttachments returns the attachments to a network of those kept allocations that have no record,

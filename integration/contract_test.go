@@ -88,6 +88,7 @@ var withoutPools = map[string]string{
 	"TestSwappedNetns":               "a path outside of the directory of network namespaces",
 	"TestNetnsGoneAndSpoofCheck":     byBinaries,
 	"TestDelFails":                   byBinaries,
+	"TestDelOfDropInsFails":          byBinaries,
 	"TestReferenceConflists":         "checks the files; TestMatrix has their chains",
 }
 

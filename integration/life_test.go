@@ -15,6 +15,8 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/state/statedir"
 	"github.com/allocnet/allocnet/internal/testing/skip"
 	"github.com/allocnet/allocnet/internal/testing/testbed"
 	"github.com/allocnet/allocnet/internal/testing/testhost"
@@ -276,16 +278,43 @@ func testDelFails(t *testing.T, main, failing string) {
 	a := h.Alloc("a")
 	a.Ports = []portmap.Port{{Value: 8080, To: 80}}
 	h.SetUp(a)
-	failsDel(t, dir, failing)
+	failsDel(t, dir, testbed.PluginDir, failing)
 	h.TearDown(a)
 	if failing != "loopback" {
 		require.NotEmpty(t, forced, "what was forced is reported")
 	}
 }
 
+// TestDelOfDropInsFails: allocnet's own plugins as binaries write the owner that Teardown looks for, also with
+// another state directory than the default one.
+func TestDelOfDropInsFails(t *testing.T) {
+	for _, main := range []string{"bridge", "ptp"} {
+		for _, failing := range []string{main, "portmap"} {
+			t.Run(main+" "+failing, func(t *testing.T) {
+				dir, dropIns := t.TempDir(), testbed.DropIns(t)
+				h := newHost(t, configurator.EngineExec, func(c *configurator.Config) {
+					c.PluginDirs, c.StateDir = []string{dir, dropIns}, filepath.Join(t.TempDir(), "state")
+				})
+				h.Network("net", testbed.Chain(main, testbed.Dual, "")...)
+				a := h.Alloc("a")
+				a.Ports = []portmap.Port{{Value: 8080, To: 80}}
+				h.SetUp(a)
+				require.NoError(t, h.Check(h.Context(), a))
+				state, err := statedir.Resolve(h.Config.StateDir)
+				require.NoError(t, err)
+				_, err = netlink.LinkByName(names.Owner{Network: "net", ID: a.ID, IfName: "eth0", Instance: state.Instance}.Veth())
+				require.NoError(t, err)
+				failsDel(t, dir, dropIns, failing)
+				h.TearDown(a)
+				require.NoError(t, os.RemoveAll(filepath.Join(configurator.DefaultStateDir, "switches.json"))) // gc sets them back
+			})
+		}
+	}
+}
+
 // failsDel writes a plugin to a directory that fails every DEL and otherwise
 // runs the real plugin.
-func failsDel(t *testing.T, dir, plugin string) {
+func failsDel(t *testing.T, dir, real, plugin string) {
 	t.Helper()
 	script := fmt.Sprintf(`#!/bin/sh
 if [ "$CNI_COMMAND" = DEL ]; then
@@ -293,7 +322,7 @@ if [ "$CNI_COMMAND" = DEL ]; then
 	exit 1
 fi
 exec %s/%s
-`, testbed.PluginDir, plugin)
+`, real, plugin)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, plugin), []byte(script), 0o755))
 }
 

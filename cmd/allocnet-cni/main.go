@@ -43,6 +43,9 @@ func answerOf(err error, version string) *answer {
 	if coded := (*cni.Error)(nil); errors.As(err, &coded) {
 		e = *coded
 	}
+	if os.Getenv("CNI_COMMAND") == cni.Del {
+		e.Msg, e.Details = sdk.RewordDel(e.Msg), sdk.RewordDel(e.Details)
+	}
 	e.CNIVersion = cni.ReportVersion(version)
 	data, err := json.Marshal(e)
 	if err != nil {

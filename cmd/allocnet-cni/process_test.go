@@ -376,8 +376,8 @@ func TestVersion(t *testing.T) {
 	about := w.call("", "", "", "")
 	about.Stderr = about.Stdout
 	said := w.ok(about)
-	require.Equal(t, "CNI allocnet plugin of allocnet, compatible with the reference plugins "+sdk.ReferenceVersion+
-		"\nCNI protocol versions supported: 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0\n", said)
+	require.Equal(t, "CNI allocnet plugin "+sdk.ReferenceVersion+"\nof allocnet, compatible with the reference plugins of that release\n"+
+		"CNI protocol versions supported: 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0\n", said)
 	for stdin, version := range map[string]string{`{"cniVersion":"0.4.0"}`: "0.4.0", ``: "1.1.0", `x`: "1.1.0"} {
 		require.JSONEq(t, `{"cniVersion":"`+version+`","supportedVersions":["0.3.0","0.3.1","0.4.0","1.0.0","1.1.0"]}`, w.ok(w.call("VERSION", "", "", stdin)))
 	}

@@ -73,7 +73,7 @@ var refused = map[string][]object{
 		{"delegate": 7}, {"delegate": object{"type": 7}}, {"delegate": object{"type": "flannel"}}, {"delegate": object{"name": "x"}},
 		{"delegate": object{"ipam": object{}}}, {"delegate": object{"vlan": 5000}}, {"delegate": object{"mtu": "x"}},
 		{"ipam": object{"routes": []any{object{"dst": "x"}}}}, {"ipam": object{"type": "a/b"}},
-		{"subnetFile": 7}, {"subnetFile": "DATA/none"}, {"subnetFile": "relative"}, {"dataDir": 7}, {"dataDir": "relative"},
+		{"subnetFile": 7}, {"subnetFile": "DATA/none"}, {"subnetFile": "relative"},
 		{"runtimeConfig": 7}, {"novel": 1},
 	},
 	"static": {
@@ -101,6 +101,74 @@ var unreadable = []any{
 	object{}, object{"cniVersion": "1.0.0", "dns": object{}}, object{"cniVersion": "1.0.0", "interfaces": []any{object{"name": "br9"}}},
 	7, "x", []any{}, object{"cniVersion": "9.9.9"}, object{"cniVersion": 7}, object{"cniVersion": "1.0.0", "ips": []any{object{"address": "x"}}},
 	object{"cniVersion": "1.0.0", "interfaces": []any{nil}, "ips": []any{nil}},
+}
+
+// unplaced are changes after which a configuration does not say where ADD has left something.
+var unplaced = map[string][]object{
+	"bridge":  {{"ipam": object{"dataDir": 7}}, {"ipam": 7}, {"ipam": object{}}, {"ipam": nil}, {"ipam": object{"type": 7}}},
+	"ptp":     {{"ipam": object{"dataDir": 7}}, {"ipam": nil}},
+	"flannel": {{"dataDir": 7}, {"dataDir": "relative"}},
+	"tuning":  {{"dataDir": 7}},
+}
+
+// TestDelDoesNotKnowThePlace: DEL fails, each time, as long as the configuration does not say where ADD has left
+// something, and succeeds if the attachment was never made. With the configuration of ADD, it then removes the rest.
+func TestDelDoesNotKnowThePlace(t *testing.T) {
+	privhost.Require(t, "iptables", "ip6tables")
+	for name, changes := range unplaced {
+		t.Run(name, func(t *testing.T) {
+			netns := namespace(t, name)
+			for _, change := range changes {
+				at, err := json.Marshal(change)
+				require.NoError(t, err)
+				l := &lifeOf{t: t, netns: netns, data: dataWithSubnets(t, subnetEnv), at: string(at)}
+				bad := merged(good[name], change)
+				l.do("DEL", name, bad, nil)
+				chained := chained(name)
+				var previous any
+				if chained {
+					previous = l.do("ADD", "bridge", good["bridge"], nil)
+				}
+				result := l.do("ADD", name, good[name], previous)
+				for range 2 {
+					got := l.call("DEL", name, bad, result)
+					require.Equal(t, 1, got.exit, "%s: %+v", at, got)
+					require.Contains(t, got.stdout, "is not known", string(at))
+				}
+				l.do("DEL", name, good[name], result)
+				require.Empty(t, leasesOf(t, l.data, chained), l.at)
+				require.Empty(t, backups(t, l.data, nil), l.at)
+				if chained {
+					l.do("DEL", "bridge", good["bridge"], previous)
+				}
+				l.requireNoElements()
+			}
+		})
+	}
+	removeLinks(t)
+}
+
+// TestDelDoesNotKnowTheBackend: DEL removes the rules of all backends.
+func TestDelDoesNotKnowTheBackend(t *testing.T) {
+	privhost.Require(t, "iptables", "ip6tables", "nft")
+	netns := namespace(t, "backends")
+	for name, backends := range map[string][]string{"portmap": {"iptables", "nftables"}, "firewall": {"iptables"}} {
+		for _, backend := range backends {
+			l := &lifeOf{t: t, netns: netns, data: dataWithSubnets(t, subnetEnv), at: name + " " + backend}
+			previous := l.do("ADD", "bridge", good["bridge"], nil)
+			result := l.do("ADD", name, merged(good[name], object{"backend": backend}), previous)
+			l.do("DEL", name, merged(good[name], object{"backend": 7}), result)
+			l.do("DEL", "bridge", good["bridge"], previous)
+			after, err := hostsnap.Take(hostsnap.Options{})
+			require.NoError(t, err)
+			for line := range strings.Lines(after.String()) {
+				if !strings.HasPrefix(line, "file ") {
+					require.NotRegexp(t, `\bc1\b|10\.9\.0\.2\b`, line, l.at)
+				}
+			}
+		}
+	}
+	removeLinks(t)
 }
 
 // TestDelOfTheRefused: DEL succeeds and removes what ADD made, however the
@@ -185,6 +253,17 @@ func chained(name string) bool {
 // do runs a call that must succeed, and returns the result.
 func (l *lifeOf) do(command, name string, conf object, previous any) (result any) {
 	l.t.Helper()
+	got := l.call(command, name, conf, previous)
+	require.Zero(l.t, got.exit, "%s %s with %s: %+v", command, name, l.at, got)
+	if command == "ADD" {
+		require.NoError(l.t, json.Unmarshal([]byte(got.stdout), &result))
+	}
+	return result
+}
+
+// call runs a call.
+func (l *lifeOf) call(command, name string, conf object, previous any) answer {
+	l.t.Helper()
 	conf = merged(conf, object{"cniVersion": "1.0.0", "name": "net", "type": name})
 	if _, own := conf["prevResult"]; !own && previous != nil {
 		conf["prevResult"] = previous
@@ -192,12 +271,7 @@ func (l *lifeOf) do(command, name string, conf object, previous any) (result any
 	text, err := json.Marshal(conf)
 	require.NoError(l.t, err)
 	text = []byte(dataDir.ReplaceAllLiteralString(string(text), l.data))
-	got := call(l.t, links, name, string(text), changed(command, links, l.netns, nil)...)
-	require.Zero(l.t, got.exit, "%s %s with %s: %+v", command, name, l.at, got)
-	if command == "ADD" {
-		require.NoError(l.t, json.Unmarshal([]byte(got.stdout), &result))
-	}
-	return result
+	return call(l.t, links, name, string(text), changed(command, links, l.netns, nil)...)
 }
 
 // leasesOf returns the remaining leases, without those of the bridge before the

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -186,24 +185,53 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// TestWithoutCommand runs a plugin without CNI variables, as a user might.
+// TestWithoutCommand runs the plugins without CNI variables, as users do, and programs that read the version in what
+// they say, by their rules.
 func TestWithoutCommand(t *testing.T) {
-	got := call(t, links, "bridge", "")
-	require.Zero(t, got.exit)
-	require.Empty(t, got.stdout)
-	require.Contains(t, got.stderr, "CNI bridge plugin of allocnet, compatible with the reference plugins "+
-		sdk.ReferenceVersion+"\nCNI protocol versions supported: ")
 	pinned, err := os.ReadFile("../../tools/go.mod")
 	require.NoError(t, err)
 	require.Contains(t, string(pinned), "github.com/containernetworking/plugins "+sdk.ReferenceVersion)
-	// Nomad uses the first word that is a version, and requires at least 1.3.0.
-	version := regexp.MustCompile(`^v?([0-9]+)\.([0-9]+)\.[0-9]+$`)
-	words := strings.Fields(got.stderr)
-	first := version.FindStringSubmatch(words[slices.IndexFunc(words, version.MatchString)])
-	require.Equal(t, sdk.ReferenceVersion, first[0])
-	minor, err := strconv.Atoi(first[2])
-	require.NoError(t, err)
-	require.True(t, first[1] == "1" && minor >= 3, first)
+	for name := range builtin.DropIns {
+		got := call(t, links, name, "")
+		require.Zero(t, got.exit, name)
+		require.Empty(t, got.stdout, name)
+		first, rest, _ := strings.Cut(got.stderr, "\n")
+		require.Equal(t, "CNI "+name+" plugin "+sdk.ReferenceVersion, first, "as a release of the reference plugin")
+		require.Contains(t, rest, "of allocnet")
+		require.Contains(t, rest, "\nCNI protocol versions supported: ")
+		for program, read := range versionReaders {
+			version := read(name, got)
+			require.Equal(t, sdk.ReferenceVersion, version, program)
+		}
+	}
+}
+
+// semver is a version as those programs accept it.
+var semver = regexp.MustCompile(`^v?\d+(\.\d+){0,2}(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?$`)
+
+// versionReaders return the version that a program reads in the answer of a plugin; "" if it reads none.
+var versionReaders = map[string]func(name string, a answer) string{
+	// Nomad reads both streams, and takes the first word that is a version. From 1.3.0 of the plugin bridge on, it runs
+	// CHECK, and from 0.4.0 on it places jobs.
+	"Nomad": func(_ string, a answer) string {
+		words := strings.Fields(a.stdout + a.stderr)
+		if i := slices.IndexFunc(words, semver.MatchString); i >= 0 && a.exit == 0 {
+			return words[i]
+		}
+		return ""
+	},
+	// nerdctl reads stderr, and takes the rest of the first line that begins with the plugin's name, which must be a
+	// version and nothing else. From 1.1.0 of the plugin firewall on, it sets ingressPolicy in the networks that it makes.
+	"nerdctl": func(name string, a answer) string {
+		for line := range strings.SplitSeq(a.stderr, "\n") {
+			if version, ok := strings.CutPrefix(line, "CNI "+name+" plugin "); ok && semver.MatchString(version) && a.exit == 0 {
+				return version
+			} else if ok {
+				return ""
+			}
+		}
+		return ""
+	},
 }
 
 func TestUnknownName(t *testing.T) {

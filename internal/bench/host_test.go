@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/refplugins"
 	"github.com/allocnet/allocnet/internal/testing/skip"
@@ -78,7 +80,7 @@ func TestPluginsThatCannotBeMeasured(t *testing.T) {
 	require.Empty(t, b.plugins)
 	require.NoError(t, sandbox.Destroy(b.all[0].netns))
 
-	script("echo CNI ptp plugin of allocnet, compatible with the reference plugins")
+	script("echo '" + strings.ReplaceAll(sdk.About("ptp"), "\n", "'; echo '") + "'")
 	_, err = findPlugins(t.Context(), []string{"/nonexistent", dir})
 	require.ErrorIs(t, err, errNoReference)
 	require.EqualError(t, err, "no directory has the reference plugins: looked in /nonexistent, "+dir+"; those in "+dir+" are allocnet's")

@@ -164,12 +164,17 @@ func (r *Request) Hold(act func() error) error {
 	return r.Sandbox.With(func(int) error { return act() })
 }
 
-// Path returns the entries of CNI_PATH.
+// Path returns the entries of CNI_PATH: the directories of plugins, the instance for allocnet's plugin
+// binaries, and the process tag.
 func (r *Request) Path() []string {
-	if r.Tag == "" {
-		return r.PluginDirs
+	dirs := r.PluginDirs
+	if r.Instance != nil {
+		dirs = pluginexec.WithInstance(dirs, *r.Instance)
 	}
-	return append(slices.Clone(r.PluginDirs), r.Tag)
+	if r.Tag == "" {
+		return dirs
+	}
+	return append(slices.Clone(dirs), r.Tag)
 }
 
 // Work identifies the processes of the request's plugins.

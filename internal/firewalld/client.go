@@ -38,15 +38,29 @@ const (
 	// callTime bounds one call. firewalld serves calls one after the other, and none
 	// during a reload.
 	callTime = 10 * time.Second
-	// retryTime is the minimum time between two attempts to connect.
+	// retryTime is the minimum time between two attempts to connect. If the bus was silent, it is
+	// silenceTime.
 	retryTime = time.Second
 )
+
+// busTime bounds an attempt to connect: it asks the bus itself, which is not busy with calls, for
+// each command of a process.
+var busTime = 2 * time.Second
 
 // failure is a failed attempt to connect.
 type failure struct {
 	address string
 	at      time.Time
 	cause   error
+}
+
+// isRecent reports whether it is too early for another attempt.
+func (f failure) isRecent(address string) bool {
+	after := retryTime
+	if errors.Is(f.cause, errSilentBus) {
+		after = silenceTime
+	}
+	return f.address == address && time.Since(f.at) < after
 }
 
 // attempt is an attempt to connect. link and err are valid once done is closed.

@@ -121,6 +121,35 @@ func TestSilentBus(t *testing.T) {
 	require.ErrorIs(t, <-ended, context.Canceled)
 }
 
+// TestSilentBusIsLeft: an attempt to connect ends, and the next caller does not wait for another one.
+func TestSilentBusIsLeft(t *testing.T) {
+	privhost.Require(t, "nft")
+	traces, limit := traceFiles, busTime
+	t.Cleanup(func() { traceFiles, busTime = traces, limit })
+	require.Less(t, busTime, callTime, "a bus is no service that may be busy")
+	traceFiles, busTime = nil, 10*time.Millisecond
+	path := filepath.Join(t.TempDir(), "bus")
+	l, err := net.Listen("unix", path)
+	require.NoError(t, err)
+	defer l.Close()
+	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path="+path)
+	c := &Client{}
+	for range 3 {
+		runs, err := c.Runs(t.Context())
+		require.NoError(t, err)
+		require.False(t, runs)
+	}
+	c.failed.at = c.failed.at.Add(-2 * retryTime)
+	at := c.failed.at
+	_, err = c.Runs(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, at, c.failed.at, "there was no other attempt")
+	traceFiles = []string{path}
+	_, err = (&Client{}).Runs(t.Context())
+	require.ErrorIs(t, err, ErrUnreachable)
+	require.ErrorContains(t, err, "does not answer")
+}
+
 // BenchmarkRuns is what an ADD pays.
 func BenchmarkRuns(b *testing.B) {
 	without := func(b *testing.B) {

@@ -32,7 +32,10 @@ type link struct {
 	silence silence
 }
 
-var errGone = errors.New("its socket is gone")
+var (
+	errGone      = errors.New("its socket is gone")
+	errSilentBus = errors.New("it does not answer")
+)
 
 // connect returns the connection, and connects again if it has ended. The error is
 // ErrUnreachable if firewalld seems to be running, or the error of the context.
@@ -53,8 +56,8 @@ func (c *Client) connect(ctx context.Context) (*link, error) {
 	}
 }
 
-// connected returns one of three: the connection, the error of an attempt less than
-// retryTime ago, or the attempt that the caller must wait for.
+// connected returns one of three: the connection, the error of a recent attempt, or the
+// attempt that the caller must wait for.
 func (c *Client) connected(address string) (*link, *attempt, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -67,7 +70,7 @@ func (c *Client) connected(address string) (*link, *attempt, error) {
 		}
 		c.link.conn.Close()
 		c.link = nil
-	} else if c.failed.address == address && time.Since(c.failed.at) < retryTime {
+	} else if c.failed.isRecent(address) {
 		return nil, nil, c.failed.cause
 	}
 	c.dialing = &attempt{address: address, done: make(chan struct{})}
@@ -103,7 +106,7 @@ func (c *Client) dial(a *attempt) {
 
 // dial connects to the bus and queries whether firewalld is running.
 func dial(address string) (*link, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), callTime)
+	ctx, cancel := context.WithTimeout(context.Background(), busTime)
 	defer cancel()
 	conn, err := dbus.Dial(address)
 	if err != nil {
@@ -111,8 +114,8 @@ func dial(address string) (*link, error) {
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close() }) // for calls without a context
 	l := &link{conn: conn, address: address}
-	if err = l.start(ctx); !stop() && err == nil {
-		err = context.Cause(ctx)
+	if err = l.start(ctx); !stop() {
+		err = errSilentBus
 	}
 	if err != nil {
 		conn.Close()

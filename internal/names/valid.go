@@ -36,8 +36,12 @@ func ValidateNetwork(name string) error { return coded(utils.ValidateNetworkName
 func ValidateInterface(name string) error { return coded(utils.ValidateInterfaceName(name), name) }
 
 // ValidateNewInterface validates the name of an interface to be created. From a name with
-// "%d" the kernel would make another one, with a number.
+// "%d" the kernel would make another one, with a number. It refuses "all" and "default", which
+// stand for the settings of all interfaces and of new ones in /proc/sys/net.
 func ValidateNewInterface(name string) error {
+	if name == "all" || name == "default" {
+		return types.NewError(types.ErrInvalidEnvironmentVariables, "the kernel reserves this interface name", quote(name))
+	}
 	if strings.Contains(name, "%") {
 		return types.NewError(types.ErrInvalidEnvironmentVariables, "interface name contains %", quote(name))
 	}

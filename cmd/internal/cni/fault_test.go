@@ -49,6 +49,30 @@ func TestPluginErrors(t *testing.T) {
 	}
 }
 
+// stuck is a backend whose Teardown fails.
+type stuck struct {
+	memory
+	err error
+}
+
+func (s stuck) Teardown(context.Context, configurator.Allocation) error { return s.err }
+
+// TestDelDoesNotSucceedByItsWords: go-cni, and with it containerd, takes an error of DEL with these words for success.
+func TestDelDoesNotSucceedByItsWords(t *testing.T) {
+	for _, err := range []error{
+		fmt.Errorf("%w: iptables: executable file not found in $PATH", configurator.ErrIncomplete),
+		fmt.Errorf("%w: %w", configurator.ErrIncomplete, &fs.PathError{Op: "open", Path: "/x", Err: fs.ErrNotExist}),
+		fmt.Errorf("%w: %w", configurator.ErrIncomplete, syscall.ENOENT),
+		types.NewError(11, "lease not found", "table not found"),
+	} {
+		s := New(Options{Backend: func() allocnet.Service { return stuck{memory{}, err} }})
+		got := s.Serve(t.Context(), Request{Env: Env{Command: Del, ContainerID: "c1", IfName: "eth0", Path: "/bin"}, Config: []byte(ours("1.0.0", ""))})
+		require.NotNil(t, got.Error)
+		require.Equal(t, CodeTryAgainLater, got.Error.Code)
+		require.NotRegexp(t, "not found|no such file or directory", got.Error.Msg+got.Error.Details)
+	}
+}
+
 // TestPluginQuotes: if a plugin's error contains its configuration, the runtime
 // gets the rest of the error.
 func TestPluginQuotes(t *testing.T) {

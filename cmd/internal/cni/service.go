@@ -6,6 +6,7 @@ import (
 
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
 // Options configure a Service. Backend and Ready are required.
@@ -40,6 +41,9 @@ func (s *Service) Serve(ctx context.Context, r Request) Response {
 	if err != nil {
 		e := fault(err)
 		e.CNIVersion = ReportVersion(versionOf(r.Config))
+		if r.Env.Command == Del {
+			e.Msg, e.Details = sdk.RewordDel(e.Msg), sdk.RewordDel(e.Details)
+		}
 		return Response{Error: e}
 	}
 	return Response{Result: result}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/state/bridges"
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/subnets"
 )
 
@@ -34,7 +35,7 @@ func checkSubnets(_ context.Context, h *Host) (findings []Finding, err error) {
 			}
 		}
 		findings = append(findings, s.against(taken)...)
-		if use := subnets.Reserved(s.Prefix); use != "" {
+		if use := names.ReservedPrefix(s.Prefix); use != "" {
 			findings = append(findings, find("subnet-reserved", s.Network.Name,
 				fmt.Sprintf("subnet %s of network %q overlaps with %s", s.Prefix, s.Network.Name, use), s.changeSubnet()))
 		}

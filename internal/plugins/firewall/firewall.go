@@ -24,6 +24,7 @@ type firewall struct {
 	IngressPolicy string `json:"ingressPolicy"`
 
 	backend backend
+	unread  bool // the configuration cannot be read, so that ADD may have used any backend
 }
 
 // backend is a way to make the host forward packets.
@@ -55,6 +56,7 @@ const adminChain = "CNI-ADMIN"
 func New(conf []byte) (sdk.Plugin, error) {
 	f := &firewall{}
 	err := sdk.Decode(conf, f)
+	f.unread = err != nil && !sdk.IsUnknownKey(err)
 	f.AdminChain = cmp.Or(f.AdminChain, adminChain)
 	f.FirewalldZone = cmp.Or(f.FirewalldZone, firewalld.DefaultZone)
 	f.backend = zoned{zone: f.FirewalldZone, required: f.Backend == "firewalld"}
@@ -135,9 +137,9 @@ func (f *firewall) Disconnect(ctx context.Context, c *sdk.CmdArgs) error {
 }
 
 // delReference removes the iptables rules of the reference plugin, if that
-// plugin set up the attachment.
+// plugin set up the attachment, or may have done so.
 func (f *firewall) delReference(ctx context.Context, c *sdk.CmdArgs, p *attachment) error {
-	if _, own := f.backend.(zoned); !own || !p.byReference {
+	if _, own := f.backend.(zoned); !own || !p.byReference && !f.unread {
 		return nil
 	}
 	return iptablesBackend{}.del(ctx, c, p)

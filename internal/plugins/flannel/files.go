@@ -22,7 +22,7 @@ type files struct{ dir string } // "" if the configuration has no valid director
 // maxFile is far above the size of any real configuration.
 const maxFile = 1 << 20
 
-var errNoDir = errors.New(`the directory of "dataDir" is not known`)
+var errNoDir = errors.New(`the value of "dataDir" is not an absolute path`)
 
 // path returns the path of the file of a container.
 func (f files) path(id string) (string, error) {
@@ -62,9 +62,6 @@ func (f files) write(id string, text []byte) error {
 // remove removes the file of a container, and one that a write left incomplete.
 func (f files) remove(id string) error {
 	path, err := f.path(id)
-	if errors.Is(err, errNoDir) {
-		return nil
-	}
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -149,7 +150,8 @@ func (p *flannel) known(c *sdk.CmdArgs) (*delegate, error) {
 }
 
 // Del implements sdk.Plugin. If the file cannot be read, the attachment is removed all
-// the same.
+// the same. If its directory is not known, the file of an attachment that was made is left,
+// which Del reports.
 func (p *flannel) Del(ctx context.Context, c *sdk.CmdArgs) error {
 	previous := c.PreviousOfDel(&p.Common)
 	s, readErr := p.saved(c)
@@ -163,6 +165,12 @@ func (p *flannel) Del(ctx context.Context, c *sdk.CmdArgs) error {
 	_, err := d.run(ctx, "DEL", c, previous)
 	if err == nil && readErr == nil && !s.foreign {
 		err = p.files.remove(c.ContainerID)
+	}
+	if errors.Is(err, errNoDir) {
+		err = nil
+		if previous != nil {
+			err = &sdk.UnplacedError{What: "the delegate's saved configuration", Err: errNoDir}
+		}
 	}
 	return cmp.Or(err, readErr)
 }
@@ -211,11 +219,16 @@ func (p *flannel) readable() []*subnetenv.Conf {
 	}
 	var ipam struct {
 		Type    string `json:"type,omitempty"`
-		DataDir string `json:"dataDir,omitempty"`
+		DataDir any    `json:"dataDir,omitempty"`
 	}
 	_ = json.Unmarshal(p.IPAM, &ipam) // what can be read of it
 	if names.ValidatePluginType(ipam.Type) != nil {
 		ipam.Type = ""
+	}
+	if len(p.IPAM) > 0 {
+		if _, err := sdk.DataDir(p.IPAM); err != nil {
+			ipam.DataDir = false // with which host-local reports that it does not know the place of the lease
+		}
 	}
 	needed := map[string]any{"name": p.Name, "cniVersion": p.CNIVersion, "ipam": ipam, "delegate": p.Delegate}
 	for range 2 {

@@ -2,6 +2,7 @@ package hostlocal
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -36,9 +37,11 @@ type addressRange struct {
 	Gateway    net.IP      `json:"gateway"`
 }
 
+var errNoIPAM = errors.New("the key 'ipam' is missing")
+
 // parse reads a configuration. It ignores unknown keys outside of ipam, which
 // belong to the delegating plugin. A plugin returned with an error has the
-// directory of the leases, if that could be read.
+// directory of the leases, or the reason why that is not known.
 func parse(conf []byte) (*hostLocal, error) {
 	p := &hostLocal{}
 	decodeErr := sdk.DecodeKnown(conf, &p.Common)
@@ -46,11 +49,13 @@ func parse(conf []byte) (*hostLocal, error) {
 		return nil, sdk.FirstError(decodeErr, err)
 	}
 	if len(p.IPAM) == 0 || bytes.Equal(p.IPAM, []byte("null")) {
-		return p, sdk.FirstError(decodeErr, sdk.IPAMError("the key 'ipam' is missing"))
+		p.unplaced = errNoIPAM
+		return p, sdk.FirstError(decodeErr, sdk.IPAMError("%w", errNoIPAM))
 	}
 	var own ipam
 	ipamErr := sdk.Decode(p.IPAM, &own)
-	p.dataDir, p.resolvConf, p.reclaims = own.DataDir, own.ResolvConf, own.ReclaimOnBoot
+	p.dataDir, p.unplaced = sdk.DataDir(p.IPAM)
+	p.resolvConf, p.reclaims = own.ResolvConf, own.ReclaimOnBoot
 	var routesErr, setsErr error
 	p.routes, routesErr = sdk.IPAMRoutes(own.Routes)
 	p.sets, setsErr = p.rangeSets(own)

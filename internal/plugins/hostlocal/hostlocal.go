@@ -21,6 +21,7 @@ import (
 type hostLocal struct {
 	sdk.Common
 	dataDir, resolvConf string
+	unplaced            error // why dataDir is not known
 	routes              []*types.Route
 	sets                []pool
 	leases              *lease.Store // see inBoot
@@ -219,8 +220,19 @@ func (p *hostLocal) addressesOf(result *types100.Result) ([]netip.Addr, error) {
 
 // Del releases the addresses leased to the container. Before that, it flushes
 // their connections, so that the next holder of an address does not receive
-// packets of them. It does not touch addresses leased to others.
+// packets of them. It does not touch addresses leased to others. If the directory of
+// the leases is not known, Del looks in the default one, and returns an
+// *sdk.UnplacedError if it finds none there.
 func (p *hostLocal) Del(ctx context.Context, c *sdk.CmdArgs) error {
+	if p.unplaced != nil {
+		held, err := p.leases.Lookup(ctx, owner(c))
+		if err == nil && len(held) == 0 {
+			err = &sdk.UnplacedError{What: "the lease", Err: p.unplaced}
+		}
+		if err != nil {
+			return err
+		}
+	}
 	// Add leased one address per range set. If the result has fewer or cannot
 	// be read, Del uses the leases.
 	known, err := p.addressesOf(c.PreviousOfDel(&p.Common))

@@ -159,6 +159,31 @@ func TestDel(t *testing.T) {
 	}
 }
 
+// TestDelDoesNotKnowThePlace: a configuration that does not say where the leases are is not one without leases.
+func TestDelDoesNotKnowThePlace(t *testing.T) {
+	dir := t.TempDir()
+	_, err := native(t, call{"ADD", "one", "", conf(dual)}, dir)
+	require.NoError(t, err)
+	held := leases(t, dir)
+	for _, bad := range []string{
+		`{"cniVersion": "1.0.0", "name": "blue", "type": "host-local"}`,
+		`{"cniVersion": "1.0.0", "name": "blue", "ipam": null}`,
+		`{"cniVersion": "1.0.0", "name": "blue", "ipam": 7}`,
+		`{"cniVersion": "1.0.0", "name": "blue", "ipam": {"type": "host-local", "subnet": "10.1.0.0/24", "dataDir": 7}}`,
+	} {
+		_, theirs := binary(t, call{"DEL", "one", "", bad}, dir)
+		require.Error(t, theirs, bad)
+		_, err := native(t, call{"DEL", "one", "", bad}, dir)
+		var unplaced *sdk.UnplacedError
+		require.ErrorAs(t, err, &unplaced, bad)
+		require.ErrorContains(t, sdk.AsReference(err), "the place of the lease is not known")
+		require.Equal(t, held, leases(t, dir))
+	}
+	_, err = native(t, call{"DEL", "one", "", conf(`"subnet": 7`)}, dir)
+	require.NoError(t, err, "the place is known")
+	require.Empty(t, leasesOnly(leases(t, dir)))
+}
+
 // TestDelMakesNothing: DEL on an unused network creates no files.
 func TestDelMakesNothing(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "none")
@@ -232,7 +257,9 @@ func FuzzAdd(f *testing.F) {
 		requireInRanges(t, p, result)
 		_, err = json.Marshal(result)
 		require.NoError(t, err)
-		require.NoError(t, p.Del(t.Context(), c))
+		if p.unplaced == nil {
+			require.NoError(t, p.Del(t.Context(), c))
+		}
 	})
 }
 

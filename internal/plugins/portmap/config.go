@@ -50,6 +50,8 @@ type portmap struct {
 	markBit  int
 	mappings []portMapping
 	backend  backend
+	// anyBackend reports whether the configuration does not say which backend ADD used.
+	anyBackend bool
 	// invalid is the reason why ADD rejects the configuration. DEL still works,
 	// so that it does not block the DEL of the previous plugins.
 	invalid error
@@ -68,6 +70,7 @@ func New(conf []byte) (sdk.Plugin, error) {
 		p.markBit = *p.MarkMasqBit
 	}
 	name, err := p.backendName()
+	p.anyBackend = err != nil || decodeErr != nil && !sdk.IsUnknownKey(decodeErr)
 	switch name {
 	case iptablesName:
 		p.backend = iptablesBackend{}

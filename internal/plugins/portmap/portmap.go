@@ -143,9 +143,9 @@ func (p *portmap) Del(ctx context.Context, c *sdk.CmdArgs) error {
 	if len(pub.addresses) == 0 {
 		published, err = c.Host.Rules.Addresses(ctx, c.Owner(p.Name))
 	}
-	delErr := errors.Join(p.backend.del(ctx, c, pub), pub.delReference(ctx, c, previous))
-	if _, own := p.backend.(native); !own { // ADD may have had a configuration without a backend
-		delErr = errors.Join(delErr, native{}.del(ctx, c, pub))
+	var delErr error
+	for _, b := range p.backendsOf(c, previous) {
+		delErr = errors.Join(delErr, b.del(ctx, c, pub))
 	}
 	if delErr != nil {
 		return errors.Join(err, delErr)
@@ -227,11 +227,17 @@ func (p *portmap) RoutesLoopback() bool { return p.invalid == nil && p.snat }
 // the container.
 func (p *publication) routesLoopback() bool { return p.snat && p.addresses[0].Addr().Is4() }
 
-// delReference removes the rules of the reference plugin, if that plugin set up
-// the attachment.
-func (p *publication) delReference(ctx context.Context, c *sdk.CmdArgs, previous *types100.Result) error {
-	if _, own := p.backend.(native); !own || !sdk.AddedByReference(c, p.Name, previous) {
-		return nil
+// backendsOf returns the backends that may have published the host ports of an attachment:
+// that of the configuration, allocnet's own one, because ADD may have had a configuration
+// without a backend, and all if the configuration does not say it, or if the reference plugin
+// set up the attachment.
+func (p *portmap) backendsOf(c *sdk.CmdArgs, previous *types100.Result) []backend {
+	_, own := p.backend.(native)
+	switch {
+	case p.anyBackend || own && sdk.AddedByReference(c, p.Name, previous):
+		return []backend{native{}, iptablesBackend{}, nftablesBackend{}}
+	case own:
+		return []backend{native{}}
 	}
-	return errors.Join(iptablesBackend{}.del(ctx, c, p), nftablesBackend{}.del(ctx, c, p))
+	return []backend{p.backend, native{}}
 }

@@ -13,6 +13,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
 
+	"github.com/allocnet/allocnet/internal/engine/pluginexec"
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/sandbox"
@@ -182,13 +183,20 @@ func (e *Exec) runFallback(ctx context.Context, name, command string, a *CmdArgs
 }
 
 // Answer is Run for a plugin binary: it takes the configuration from stdin and
-// the environment, and returns the text for stdout. Its error does not name the
-// plugin, because the runtime does.
+// the environment, with the instance in CNI_PATH, and returns the text for stdout.
+// Its error does not name the plugin, because the runtime does, and that of DEL
+// has no words that runtimes take for success.
 func (e *Exec) Answer(ctx context.Context, name string, conf []byte, environ []string) ([]byte, error) {
 	command, a := CmdArgsOf(environ, conf)
+	if instance := pluginexec.InstanceOf(a.Path); instance != "" {
+		e.Instance = instance
+	}
 	result, err := e.Run(ctx, name, command, a)
+	if err = unnamed(name, err); err != nil && command == "DEL" {
+		err = delError{err}
+	}
 	if err != nil || result == nil {
-		return nil, unnamed(name, err)
+		return nil, err
 	}
 	return encode(result, conf)
 }

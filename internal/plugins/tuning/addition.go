@@ -72,7 +72,11 @@ func (a *addition) writeBackup(context.Context) (err error) {
 	if a.link, err = a.sandbox.Link(a.ifName); err != nil {
 		return fmt.Errorf("find link %q: %w", a.ifName, err)
 	}
-	a.backup.attributes = a.want.link.of(a.link)
+	id, err := a.sandbox.Identity()
+	if err != nil {
+		return err
+	}
+	a.backup.attributes, a.backup.Netns = a.want.link.of(a.link), &id
 	return a.backup.write(a.file)
 }
 

@@ -121,6 +121,30 @@ func (a *attributes) restore(h *netlink.Handle, link netlink.Link) error {
 	return errors.Join(errs...)
 }
 
+// ifSet returns those attributes whose present values are those that an ADD has set.
+func (a *attributes) ifSet(set *attributes, link netlink.Link) attributes {
+	have, some := set.of(link), *a
+	if set.MAC == "" || have.MAC != set.MAC {
+		some.MAC = ""
+	}
+	if set.MTU == 0 || have.MTU != set.MTU {
+		some.MTU = 0
+	}
+	if !equal(have.Promisc, set.Promisc) {
+		some.Promisc = nil
+	}
+	if !equal(have.Allmulti, set.Allmulti) {
+		some.Allmulti = nil
+	}
+	if !equal(have.TxQLen, set.TxQLen) {
+		some.TxQLen = nil
+	}
+	return some
+}
+
+// equal reports whether both are given, and the same.
+func equal[T comparable](a, b *T) bool { return a != nil && b != nil && *a == *b }
+
 // check returns an error if an attribute of the link differs. A link must not
 // be promiscuous unless that was requested.
 func (a *attributes) check(link netlink.Link) error {

@@ -14,6 +14,7 @@ import (
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/smallfile"
+	"github.com/allocnet/allocnet/sandbox"
 )
 
 // backup is the content of a backup file: the attributes that the interface of
@@ -23,6 +24,9 @@ type backup struct {
 	// Owner identifies the attachment for GC. The reference plugin does not
 	// write it and ignores it.
 	Owner string `json:"owner,omitempty"`
+	// Netns is the network namespace of the interface. Backups of the reference plugin, and of
+	// earlier versions, do not have it.
+	Netns *sandbox.Identity `json:"netns,omitempty"`
 }
 
 const (

@@ -26,8 +26,9 @@ type config struct {
 	Allmulti *bool   `json:"allmulti"`
 	TxQLen   *int    `json:"txQLen"`
 
-	runtime runtimeConfig
-	args    cniArgs
+	runtime  runtimeConfig
+	args     cniArgs
+	unplaced error // why DataDir is not known
 }
 
 // runtimeConfig is the capability arguments.
@@ -55,6 +56,7 @@ type envArgs struct {
 func New(conf []byte) (sdk.Plugin, error) {
 	t := &tuning{}
 	unknown := sdk.Decode(conf, &t.config)
+	_, t.unplaced = sdk.DataDir(conf)
 	if t.DataDir == "" {
 		t.DataDir = defaultDataDir
 	}

@@ -131,6 +131,56 @@ func TestDelWithoutTheNamespace(t *testing.T) {
 	}
 }
 
+// TestDelInAnotherNamespace: the path of the namespace leads to another container by now, whose interface has the
+// same name, and the attributes that its own ADD has set.
+func TestDelInAnotherNamespace(t *testing.T) {
+	for name, add := range map[string]runner{"ours": ours, "the reference plugin's": theirs} {
+		t.Run(name, func(t *testing.T) {
+			other := newTestHost(t)
+			out, code := add(other, "ADD", other.config(`, "mac": "0a:00:00:00:00:98", "mtu": 1298`))
+			require.Zero(t, code, out)
+			require.NoError(t, os.RemoveAll(defaultDataDir))
+			state := other.state()
+			h := &testHost{T: t, shared: other.shared, log: other.log, netns: emptyNamespace(t)}
+			past := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "vethpast", MTU: 1400}, PeerName: testIfName}
+			require.NoError(t, h.netns.With(func(fd int) error {
+				past.PeerNamespace = netlink.NsFd(fd)
+				return netlink.LinkAdd(past)
+			}))
+			defer func() { require.NoError(t, netlink.LinkDel(past)) }()
+			conf := h.config(`, "mac": "0a:00:00:00:00:99", "mtu": 1299`)
+			out, code = add(h, "ADD", conf)
+			require.Zero(t, code, out)
+			out, code = ours(h, "DEL", conf, "CNI_NETNS="+other.netns.Path())
+			require.Zero(t, code, out)
+			require.Equal(t, state, other.state(), "and the backup is removed")
+		})
+	}
+}
+
+// TestDelInANamespaceWithTheSameValues: the backup names the namespace, so equal values are no reason.
+func TestDelInANamespaceWithTheSameValues(t *testing.T) {
+	other := newTestHost(t)
+	other.add(`, "mtu": 1299`)
+	file := filepath.Join(defaultDataDir, testContainer+"_"+testIfName+".json")
+	b, err := readBackup(file)
+	require.NoError(t, err)
+	b.Netns.Cookie++
+	require.NoError(t, b.write(file))
+	_, err = other.native("DEL", other.config(`, "mtu": 1299`))
+	require.NoError(t, err)
+	require.Contains(t, other.state()[0], "mtu 1299")
+	require.Empty(t, other.backups())
+}
+
+func emptyNamespace(t *testing.T) *sandbox.Sandbox {
+	t.Helper()
+	s, err := sandbox.Create("past")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Destroy()) })
+	return s
+}
+
 // TestDelTriesEverything uses a backup of which one part cannot be restored, an
 // unreadable backup, and a missing interface.
 func TestDelTriesEverything(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -25,14 +26,33 @@ func Detach(ctx context.Context, c *sdk.CmdArgs, common *sdk.Common, ipam IPAM, 
 		previous = nil // it does not tell what ADD has made: that has addresses
 	}
 	rulesErr := rules.Del(ctx, c, previous)
-	linkErr := deleteLink(ctx, c, common.Name, previous)
+	found, linkErr := deleteLink(ctx, c, common.Name, previous)
 	zoneErr := c.LeaveZones(ctx, common.Name, sdk.Addresses(previous))
 	err := errors.Join(rulesErr, linkErr, zoneErr, detachReference(ctx, c, common, previous, rules.Masquerade))
 	if err == nil {
 		err = disconnect(ctx, c, previous, ipam)
 	}
 	if err == nil {
-		err = ipam.Release(ctx, c)
+		err = release(ctx, c, ipam, previous, found)
+	}
+	return err
+}
+
+var errNoIPAM = errors.New("ADD has returned addresses, and the configuration names no IPAM plugin")
+
+// release releases the addresses of an attachment. Of one that was never made, as neither a result nor a link
+// shows, there are none, wherever they would be. A record has the configuration of ADD, so if that names no
+// IPAM plugin, another one has added the addresses. The configuration that a runtime hands down may be another.
+func release(ctx context.Context, c *sdk.CmdArgs, ipam IPAM, previous *types100.Result, linked bool) error {
+	addressed := previous != nil && len(previous.IPs) > 0
+	if ipam == "" && addressed && c.DropIn() {
+		return &sdk.UnplacedError{What: "the lease", Err: errNoIPAM}
+	}
+	err := ipam.Release(ctx, c)
+	var unplaced *sdk.UnplacedError
+	if errors.As(err, &unplaced) && !addressed && !linked {
+		c.Host.Log.Warn("DEL finds no sign of an ADD, and does not look for a lease", "container", c.ContainerID, "because", err)
+		return nil
 	}
 	return err
 }
@@ -85,9 +105,9 @@ func detachReference(ctx context.Context, c *sdk.CmdArgs, common *sdk.Common, pr
 	return errors.Join(deleteContainerEnd(c, previous.Interfaces[i]), deleteHostEnd(ctx, c, previous), m.delReference(ctx, c))
 }
 
-// deleteContainerEnd deletes the container's end of the veth. If the path of
-// the namespace is not that of the ADD, the path may refer to another
-// namespace; then the MAC must match.
+// deleteContainerEnd deletes the container's end of the veth. The path of the namespace
+// may lead to another container by now, whose interface has the same name. So the
+// MAC must be that of the result.
 func deleteContainerEnd(c *sdk.CmdArgs, want *types100.Interface) error {
 	if c.Netns == "" {
 		return nil
@@ -104,7 +124,7 @@ func deleteContainerEnd(c *sdk.CmdArgs, want *types100.Interface) error {
 		return err
 	}
 	link, err := h.LinkByName(c.IfName)
-	if err == nil && (want.Sandbox == c.Netns || want.Mac == link.Attrs().HardwareAddr.String()) {
+	if err == nil && want.Mac != "" && strings.EqualFold(want.Mac, link.Attrs().HardwareAddr.String()) {
 		err = h.LinkDel(link)
 	}
 	if rtnl.IsNotFound(err) {

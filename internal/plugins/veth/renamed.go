@@ -16,22 +16,21 @@ import (
 
 // deleteLink deletes the veth of an attachment. If the host has no link of the name that ADD
 // gave it, the veth is gone with the namespace of its peer; if that namespace exists, another
-// program may have renamed the veth, or moved it.
-func deleteLink(ctx context.Context, c *sdk.CmdArgs, network string, previous *types100.Result) error {
+// program may have renamed the veth, or moved it. found reports whether the host had the link.
+func deleteLink(ctx context.Context, c *sdk.CmdArgs, network string, previous *types100.Result) (found bool, err error) {
 	owner := c.Owner(network)
-	found, err := c.Host.Kernel.DeleteLink(ctx, owner.Veth())
+	found, err = c.Host.Kernel.DeleteLink(ctx, owner.Veth())
 	if found || err != nil {
-		return err
+		return found, err
 	}
 	name, err := renamed(c, owner.String())
 	if err != nil {
-		return err
+		return false, err
 	}
 	if name != "" {
-		_, err = c.Host.Kernel.DeleteLink(ctx, name)
-		return err
+		return c.Host.Kernel.DeleteLink(ctx, name)
 	}
-	return deleteMoved(c, owner.Veth(), previous)
+	return false, deleteMoved(c, owner.Veth(), previous)
 }
 
 // setDown takes the host's end of the veth of an attachment down, also under another name.

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/smallfile"
 )
 
@@ -85,7 +86,31 @@ func ParseEnv(path string, data []byte) (Env, error) {
 	if missing := missing(seen); missing != "" {
 		return Env{}, fmt.Errorf("read flannel's subnet: %s has no %s: %s", path, missing, remedy)
 	}
+	if err := e.validate(); err != nil {
+		return Env{}, fmt.Errorf("read flannel's subnet: %s: %w: %s", path, err, remedy)
+	}
 	return e, nil
+}
+
+// validate refuses a subnet that is not part of the network of the cluster. Packets to other hosts' addresses
+// would not pass flannel.
+func (e Env) validate() error {
+	for _, family := range []struct {
+		key, networksKey string
+		subnet           netip.Prefix
+		networks         []netip.Prefix
+	}{
+		{keySubnet, keyNetwork, e.Subnet, e.Networks},
+		{keyIPv6Subnet, keyIPv6Network, e.IPv6Subnet, e.IPv6Networks},
+	} {
+		holds := func(network netip.Prefix) bool {
+			return network.Bits() <= family.subnet.Bits() && network.Contains(family.subnet.Addr())
+		}
+		if family.subnet.IsValid() && !slices.ContainsFunc(family.networks, holds) {
+			return fmt.Errorf("%s: %s is not in %s", family.key, family.subnet, family.networksKey)
+		}
+	}
+	return nil
 }
 
 // set sets the field of a key, and reports whether there is such a field. If a file has
@@ -93,13 +118,13 @@ func ParseEnv(path string, data []byte) (Env, error) {
 func (e *Env) set(key, value string) (known bool, err error) {
 	switch key {
 	case keyNetwork:
-		e.Networks, err = parseNetworks(value)
+		e.Networks, err = parseNetworks(value, netip.Addr.Is4)
 	case keyIPv6Network:
-		e.IPv6Networks, err = parseNetworks(value)
+		e.IPv6Networks, err = parseNetworks(value, netip.Addr.Is6)
 	case keySubnet:
-		e.Subnet, err = parseNetwork(value)
+		e.Subnet, err = parseNetwork(value, netip.Addr.Is4)
 	case keyIPv6Subnet:
-		e.IPv6Subnet, err = parseNetwork(value)
+		e.IPv6Subnet, err = parseNetwork(value, netip.Addr.Is6)
 	case keyMTU:
 		var mtu uint64
 		if mtu, err = strconv.ParseUint(value, 10, 32); err != nil {
@@ -115,10 +140,10 @@ func (e *Env) set(key, value string) (known bool, err error) {
 }
 
 // parseNetworks parses a list of networks that are separated by commas.
-func parseNetworks(list string) ([]netip.Prefix, error) {
+func parseNetworks(list string, ofFamily func(netip.Addr) bool) ([]netip.Prefix, error) {
 	var networks []netip.Prefix
 	for text := range strings.SplitSeq(list, ",") {
-		network, err := parseNetwork(text)
+		network, err := parseNetwork(text, ofFamily)
 		if err != nil {
 			return nil, err
 		}
@@ -129,12 +154,15 @@ func parseNetworks(list string) ([]netip.Prefix, error) {
 	return networks, nil
 }
 
-// parseNetwork parses an address with a prefix length, and clears its host part, which
-// is the address of flannel's interface.
-func parseNetwork(text string) (netip.Prefix, error) {
+// parseNetwork parses an address of a family with a prefix length, and clears its host part, which
+// is the address of flannel's interface. It refuses networks of which no host can have an address.
+func parseNetwork(text string, ofFamily func(netip.Addr) bool) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(text)
-	if err != nil {
-		return p, fmt.Errorf("%.64q is not a network such as 10.244.0.0/16", text)
+	if err != nil || !ofFamily(p.Addr()) {
+		return p, fmt.Errorf("%.64q is not a network such as 10.244.0.0/16, or fd00:10:244::/48 for IPv6", text)
+	}
+	if use := names.ReservedPrefix(p); use != "" {
+		return p, fmt.Errorf("%s overlaps %s", p, use)
 	}
 	return p.Masked(), nil
 }
