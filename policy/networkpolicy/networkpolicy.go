@@ -193,16 +193,15 @@ func (r *rule) translate(t policy.Traffic, pod *Pod) []policy.Rule {
 
 // withPort returns the peers of the rule as far as they are pods with a port.
 func (r *rule) withPort(port Port) []policy.Peer {
-	has := policy.Requirement{Key: port.key(), Operator: "Exists"}
 	if len(r.peers) == 0 {
-		return []policy.Peer{{Selector: &policy.Selector{Expressions: []policy.Requirement{has}}}}
+		return []policy.Peer{{Selector: &policy.Selector{Labels: map[string]string{port.key(): ""}}}}
 	}
 	var list []policy.Peer
 	for _, p := range r.peers {
 		if p.Selector != nil {
-			list = append(list, policy.Peer{Selector: &policy.Selector{
-				Labels: p.Selector.Labels, Expressions: append(slices.Clip(p.Selector.Expressions), has),
-			}})
+			labels := maps.Clone(p.Selector.Labels) // never nil
+			labels[port.key()] = ""
+			list = append(list, policy.Peer{Selector: &policy.Selector{Labels: labels, Expressions: p.Selector.Expressions}})
 		}
 	}
 	return list
@@ -227,7 +226,7 @@ func (r *rule) warnings(t policy.Traffic, pod *Pod) (list []string) {
 }
 
 // chunk is the maximum number of peers, and of services, of a policy.Rule.
-const chunk = 64
+const chunk = 256
 
 // split returns rules that together mean the same as r, with at most chunk peers and services
 // each.
@@ -258,9 +257,8 @@ func ruleName(name string) string {
 	return strings.TrimRight(name, "-.")
 }
 
-// maxRulePeers is the maximum number of peers of one rule: with more, its policy would have too
-// many rules.
-const maxRulePeers = 256 * chunk
+// maxRulePeers is the maximum number of peers of one rule.
+const maxRulePeers = 1 << 14
 
 // translate validates a document and translates all that does not depend on a pod.
 func (d *document) translate() (networkPolicy, error) {

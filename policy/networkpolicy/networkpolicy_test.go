@@ -248,9 +248,9 @@ func TestRulesAreNamed(t *testing.T) {
 // TestManyPeers checks that more peers and ports than a rule can have become several rules.
 func TestManyPeers(t *testing.T) {
 	var ports, blocks []string
-	for i := range 65 {
+	for i := range 257 {
 		ports = append(ports, fmt.Sprintf(`{"port":%d}`, i+1))
-		blocks = append(blocks, fmt.Sprintf(`{"ipBlock":{"cidr":"10.0.%d.0/24"}}`, i))
+		blocks = append(blocks, fmt.Sprintf(`{"ipBlock":{"cidr":"10.%d.%d.0/24"}}`, i/256, i%256))
 	}
 	spec := `{"egress":[{"to":[` + strings.Join(blocks, ",") + `],"ports":[` + strings.Join(ports, ",") + `]}]}`
 	set, err := Parse(doc(spec))
@@ -258,20 +258,56 @@ func TestManyPeers(t *testing.T) {
 	p, err := set.For(pod("shop", "db"))
 	require.NoError(t, err)
 	require.Len(t, p.Egress.Rules, 4)
-	for _, line := range []string{"10.0.0.1 1", "10.0.64.1 1", "10.0.0.1 65", "10.0.64.1 65"} {
+	for _, line := range []string{"10.0.0.1 1", "10.1.0.1 1", "10.0.0.1 257", "10.1.0.1 257"} {
 		addr, port, _ := strings.Cut(line, " ")
 		require.Equal(t, policy.Allow, p.Decide(policy.Egress, remote(t, addr), flow(t, "tcp/"+port)).Verdict, line)
 	}
-	require.Equal(t, policy.Deny, p.Decide(policy.Egress, remote(t, "10.0.0.1"), flow(t, "tcp/66")).Verdict)
+	require.Equal(t, policy.Deny, p.Decide(policy.Egress, remote(t, "10.0.0.1"), flow(t, "tcp/258")).Verdict)
 
 	var documents [][]byte
-	for range 65 {
-		documents = append(documents, doc(spec))
+	for range 5001 {
+		documents = append(documents, doc(`{"egress":[{}]}`))
 	}
 	set, err = Parse(documents...)
 	require.NoError(t, err)
 	_, err = set.For(pod("shop", "db"))
-	require.ErrorContains(t, err, `translate network policies for a pod in namespace "shop": check policy: egress.rules: 260 are too many`)
+	require.ErrorContains(t, err, `translate network policies for a pod in namespace "shop": check policy: egress.rules: 5001 are too many`)
+}
+
+// TestLarge translates documents that are large and possible: all ports of many namespaces, 5000 rules, and
+// pods with many labels.
+func TestLarge(t *testing.T) {
+	var namespaces, ports, rules []string
+	for i := range 30 {
+		namespaces = append(namespaces, fmt.Sprintf(`{"namespaceSelector":{"matchLabels":{"kubernetes.io/metadata.name":"ns-%d"}}}`, i))
+	}
+	for i := range 50 {
+		ports = append(ports, fmt.Sprintf(`{"port":%d}`, 8000+2*i))
+	}
+	for i := range 5000 {
+		rules = append(rules, fmt.Sprintf(`{"to":[{"podSelector":{"matchLabels":{"app":"a-%d"}}}],"ports":[{"port":%d}]}`, i, 1000+i))
+	}
+	set, err := Parse(doc(`{"ingress":[{"from":[`+strings.Join(namespaces, ",")+`],"ports":[`+strings.Join(ports, ",")+`]}]}`),
+		doc(`{"policyTypes":["Egress"],"egress":[`+strings.Join(rules, ",")+`]}`))
+	require.NoError(t, err)
+	p, err := set.For(pod("shop", "db"))
+	require.NoError(t, err)
+	for traffic, want := range map[policy.Traffic]int{policy.Ingress: 30 + 1, policy.Egress: 5000} {
+		steps, _ := p.Steps(traffic)
+		require.Len(t, steps, want)
+	}
+	require.Equal(t, policy.Allow, p.Decide(policy.Ingress, remote(t, "ns-29/x"), flow(t, "tcp/8098")).Verdict)
+	require.Equal(t, policy.Deny, p.Decide(policy.Ingress, remote(t, "ns-29/x"), flow(t, "tcp/8099")).Verdict)
+	require.Equal(t, policy.Allow, p.Decide(policy.Egress, remote(t, "shop/a-4999"), flow(t, "tcp/5999")).Verdict)
+	require.Equal(t, policy.Deny, p.Decide(policy.Egress, remote(t, "shop/a-4999"), flow(t, "tcp/5998")).Verdict)
+
+	many := Pod{Labels: map[string]string{}, NamespaceLabels: map[string]string{}}
+	for i := range 100 {
+		many.Labels[fmt.Sprint("l-", i)], many.NamespaceLabels[fmt.Sprint("n-", i)] = "", ""
+	}
+	labels, err := many.AllocationLabels()
+	require.NoError(t, err)
+	require.Len(t, labels, 201)
 }
 
 // TestBounds checks that documents of a moderate size do not become a great many peers.
