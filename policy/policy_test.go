@@ -123,7 +123,7 @@ func TestTooLarge(t *testing.T) {
 	allocations := func(n int, services []Service) *Direction {
 		d := &Direction{}
 		for i := range n {
-			d.Rules = append(d.Rules, Rule{Services: services, Peers: []Peer{{Allocation: fmt.Sprint("a-", i)}}})
+			d.Rules = append(d.Rules, Rule{Services: services, Peers: []Peer{{Allocation: fmt.Sprint("a-", i%1000)}}})
 		}
 		return d
 	}
@@ -152,8 +152,8 @@ func TestTooLarge(t *testing.T) {
 		"networks":          {networks, ""},
 		"combinations":      {allocations(128, services), ""},
 		"more combinations": {allocations(129, services), "egress: the rules have 33024 combinations of a peer and a service; at most 32768"},
-		"sets":              {lists(1024), ""},
-		"more sets":         {lists(1025), "egress: the rules have 1025 different lists of ports or networks; at most 1024"},
+		"sets":              {lists(24), ""},
+		"more sets":         {lists(25), "egress: the rules have 1025 different selectors, and lists of ports or networks; at most 1024"},
 		"lookups":           {allocations(2730, icmp), ""},
 		"more lookups":      {allocations(2731, icmp), "egress: the rules are 8193 lookups for a packet; at most 8192"},
 	} {

@@ -81,21 +81,24 @@ func (p *Policy) validateSteps(t Traffic) error {
 	if peers > maxCombinations { // peers of one length count once
 		return fmt.Errorf("the rules have %d peers; at most %d are possible", peers, maxCombinations)
 	}
-	lookups, combinations, networks, lists := 0, 0, 0, map[string]bool{}
+	lookups, combinations, networks, others := 0, 0, 0, map[string]bool{}
 	steps, _ := p.Steps(t)
 	for i := range steps {
 		s := &steps[i]
 		lookups, combinations = lookups+s.lookups(), combinations+len(s.Services)
-		if len(s.Prefixes) > 1 {
+		switch {
+		case len(s.Prefixes) > 1:
 			networks++
+		case s.Selector != nil || s.Allocation != "":
+			others[Peer{Selector: s.Selector, Allocation: s.Allocation}.String()] = true
 		}
 		if ports := slices.DeleteFunc(slices.Clone(s.Services), func(s Span) bool { return !s.hasPorts() }); len(ports) > 1 {
-			lists[fmt.Sprint(ports)] = true
+			others[fmt.Sprint(ports)] = true
 		}
 	}
-	switch sets := networks + len(lists); {
+	switch sets := networks + len(others); {
 	case sets > maxSets:
-		return fmt.Errorf("the rules have %d different lists of ports or networks; at most %d are possible", sets, maxSets)
+		return fmt.Errorf("the rules have %d different selectors, and lists of ports or networks; at most %d are possible", sets, maxSets)
 	case lookups > maxLookups:
 		return fmt.Errorf("the rules are %d lookups for a packet; at most %d are possible: use selectors, and networks of equal length in one rule", lookups, maxLookups)
 	case combinations > maxCombinations:
