@@ -38,7 +38,7 @@ type Flow struct {
 func (f Flow) String() string {
 	name := ProtocolName(f.Protocol)
 	_, known := protocols[name]
-	return span{proto: f.Protocol, ports: known, first: f.Port, last: f.Port}.String()
+	return Span{Protocol: f.Protocol, Ports: known, First: f.Port, Last: f.Port}.String()
 }
 
 // Decision is the verdict on a packet. Rule is the name of the rule that decides, or

@@ -176,26 +176,26 @@ func TestPresets(t *testing.T) {
 // TestSteps checks the order of steps, and that networks of one length are one of them.
 func TestSteps(t *testing.T) {
 	p := rules(t, "deny",
-		"allow world -- tcp/1-100", "allow 10.0.0.0/8 11.0.0.0/8 10.1.0.0/16 -- tcp", "deny 10.2.0.0/16", "allow label:app=db host -- udp/53", "deny alloc:web-1", "allow -- icmp/8")
+		"allow world -- tcp/1-100", "allow 10.0.0.0/8 11.0.0.0/8 10.1.0.0/16 -- tcp", "deny 10.2.0.0/16", "allow label:app=db host -- udp/53", "deny alloc:web-1", "allow -- icmp/8 tcp/80 tcp/90-91")
 	steps, fallback := p.Steps(Egress)
 	require.Equal(t, Deny, fallback)
 	var list []string
 	for _, s := range steps {
-		list = append(list, fmt.Sprint(s.Verdict, " ", s.Rule, " ", s.Allocation, s.Selector != nil, s.Host, s.Prefixes, s.World, " ", s.Protocol, " ", s.First, "-", s.Last))
+		list = append(list, fmt.Sprint(s.Verdict, " ", s.Rule, " ", s.Allocation, s.Selector != nil, s.Host, s.Prefixes, s.World, " ", s.Services))
 	}
 	require.Equal(t, []string{
-		"deny egress.rules[4] web-1false false [] false 0 0-0",
-		"allow egress.rules[3] true false [] false 17 53-53",
-		"allow egress.rules[3] false true [] false 17 53-53",
-		"deny egress.rules[2] false false [10.2.0.0/16] false 0 0-0",
-		"allow egress.rules[1] false false [10.1.0.0/16] false 6 0-0",
-		"allow egress.rules[1] false false [10.0.0.0/8 11.0.0.0/8] false 6 0-0",
-		"allow egress.rules[0] false false [] true 6 1-100",
-		"allow egress.rules[5] false false [] false 1 8-8",
+		"deny egress.rules[4] web-1false false [] false [any]",
+		"allow egress.rules[3] true false [] false [udp/53]",
+		"allow egress.rules[3] false true [] false [udp/53]",
+		"deny egress.rules[2] false false [10.2.0.0/16] false [any]",
+		"allow egress.rules[1] false false [10.1.0.0/16] false [tcp]",
+		"allow egress.rules[1] false false [10.0.0.0/8 11.0.0.0/8] false [tcp]",
+		"allow egress.rules[0] false false [] true [tcp/1-100]",
+		"allow egress.rules[5] false false [] false [icmp/8 tcp/80 tcp/90-91]",
 	}, list)
 	steps, fallback = (*Policy)(nil).Steps(Ingress)
 	require.Equal(t, Allow, fallback)
-	require.Equal(t, []Step{{Rule: "host", Verdict: Allow, Host: true}}, steps)
+	require.Equal(t, []Step{{Rule: "host", Verdict: Allow, Host: true, Services: []Span{{}}}}, steps)
 }
 
 func TestCanonical(t *testing.T) {

@@ -76,6 +76,6 @@
 // A preset's meaning may change with a release: if a cloud provider adds an address for
 // metadata, no-metadata includes it, and Canonical is different.
 //
-// Validate bounds the number of rules, peers and services, and the number of their
-// combinations. Steps, Decide and Canonical expect a valid policy.
+// Validate bounds the number of rules, peers and services, the number of their combinations, and
+// how many lookups the first packet of a connection needs. Steps, Decide and Canonical expect a valid policy.
 package policy

@@ -82,6 +82,7 @@ func flowOf(t *testing.T, s policy.Service) policy.Flow {
 	t.Helper()
 	steps, _ := (&policy.Policy{Egress: &policy.Direction{Rules: []policy.Rule{{Services: []policy.Service{s}}}}}).Steps(policy.Egress)
 	require.Len(t, steps, 1)
-	require.Equal(t, steps[0].First, steps[0].Last)
-	return policy.Flow{Protocol: steps[0].Protocol, Port: steps[0].First}
+	service := steps[0].Services[0]
+	require.Equal(t, service.First, service.Last)
+	return policy.Flow{Protocol: service.Protocol, Port: service.First}
 }

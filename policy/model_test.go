@@ -44,7 +44,7 @@ func (s *Step) matchesPeer(remote Remote) bool {
 }
 
 func (s *Step) matchesService(flow Flow) bool {
-	return s.Protocol == 0 || s.Protocol == flow.Protocol && (!s.Ports || s.First <= flow.Port && flow.Port <= s.Last)
+	return slices.ContainsFunc(s.Services, func(s Span) bool { return s.matches(flow) })
 }
 
 // universe draws random policies and packets from few values, so that rules overlap.

@@ -66,7 +66,7 @@ func (t Traffic) String() string {
 }
 
 // MaxSize is the maximum length in bytes of a document that Parse reads.
-const MaxSize = 1 << 20
+const MaxSize = 8 << 20
 
 // Parse reads and validates a policy in JSON. It refuses unknown and repeated fields. The
 // error names the place of the first fault, such as "egress.rules[2].services[0]".

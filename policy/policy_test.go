@@ -59,40 +59,40 @@ func TestParseNamesThePlace(t *testing.T) {
 		return "[" + strings.TrimSuffix(strings.Repeat(element+",", n), ",") + "]"
 	}
 	for text, want := range map[string]string{
-		`null`:                                                      `parse policy: null is not possible here`,
-		`{"egress":{"rules":[{"peers":null}]}}`:                     `parse policy: egress.rules[0].peers: null is not possible here`,
-		`{"egress":null}`:                                           `parse policy: egress: null is not possible here`,
-		rule(`{"peers":[{"cidr":null}]}`):                           `peers[0].cidr: null is not possible here`,
-		`{"egres":{}}`:                                              `parse policy: unknown field "egres"`,
-		`{"presets":["isolated","x"]}`:                              `check policy: presets[1]: "x" is unknown; the presets are egress-only isolated no-host no-metadata no-private`,
-		`{"presets":` + list(`"isolated"`, 6) + `}`:                 `presets: 6 are too many: there are 5`,
-		`{"ingress":{"default":"drop"}}`:                            `ingress.default: "drop" is not allow or deny`,
-		`{"ingress":{"rules":` + list("{}", 257) + `}}`:             `ingress.rules: 257 are too many: at most 256`,
-		rule(`{"action":"Allow"}`):                                  `egress.rules[1].action: "Allow" is not`,
-		rule(`{"name":"a b"}`):                                      `egress.rules[1].name: "a b" must be`,
-		rule(`{"peers":` + list(`{"name":"host"}`, 65) + `}`):       `egress.rules[1].peers: 65 are too many: at most 64`,
-		service(strings.Trim(list(`{"protocol":"tcp"}`, 65), "[]")): `egress.rules[1].services: 65 are too many`,
+		`null`:                                                       `parse policy: null is not possible here`,
+		`{"egress":{"rules":[{"peers":null}]}}`:                      `parse policy: egress.rules[0].peers: null is not possible here`,
+		`{"egress":null}`:                                            `parse policy: egress: null is not possible here`,
+		rule(`{"peers":[{"cidr":null}]}`):                            `peers[0].cidr: null is not possible here`,
+		`{"egres":{}}`:                                               `parse policy: unknown field "egres"`,
+		`{"presets":["isolated","x"]}`:                               `check policy: presets[1]: "x" is unknown; the presets are egress-only isolated no-host no-metadata no-private`,
+		`{"presets":` + list(`"isolated"`, 6) + `}`:                  `presets: 6 are too many: there are 5`,
+		`{"ingress":{"default":"drop"}}`:                             `ingress.default: "drop" is not allow or deny`,
+		`{"ingress":{"rules":` + list("{}", 5001) + `}}`:             `ingress.rules: 5001 are too many: at most 5000`,
+		rule(`{"action":"Allow"}`):                                   `egress.rules[1].action: "Allow" is not`,
+		rule(`{"name":"a b"}`):                                       `egress.rules[1].name: "a b" must be`,
+		rule(`{"peers":` + list(`{"name":"host"}`, 257) + `}`):       `egress.rules[1].peers: 257 are too many: at most 256`,
+		service(strings.Trim(list(`{"protocol":"tcp"}`, 257), "[]")): `egress.rules[1].services: 257 are too many`,
 		peer(`{}`):                `egress.rules[1].peers[1]: a peer has exactly one of`,
 		peer(`{"allocation":""}`): `peers[1]: a peer has exactly one of`,
-		peer(`{"cidr":"10.0.0.0/8","name":"host"}`):                                            `peers[1]: a peer has exactly one of`,
-		peer(`{"labels":{},"name":"host"}`):                                                    `peers[1]: a peer has exactly one of`,
-		peer(`{"cidr":"10.0.0.0"}`):                                                            `parse policy: egress.rules[1].peers[1].cidr: "10.0.0.0" is not a network`,
-		peer(`{"cidr":""}`):                                                                    `peers[1].cidr: "" is not a network`,
-		peer(`{"cidr":"10.0.0.1/8"}`):                                                          `peers[1].cidr: 10.0.0.1/8 has bits after its prefix; write 10.0.0.0/8`,
-		peer(`{"cidr":"::ffff:10.0.0.0/104"}`):                                                 `peers[1].cidr: ::ffff:10.0.0.0/104 is IPv4-mapped`,
-		peer(`{"cidr":"fe80::%eth0/64"}`):                                                      `peers[1].cidr: "fe80::%eth0/64" is not a network`,
-		peer(`{"name":"internet"}`):                                                            `peers[1].name: "internet" is not host, world or metadata`,
-		peer(`{"allocation":"a/b"}`):                                                           `peers[1].allocation: `,
-		peer(`{"allocation":"` + strings.Repeat("a", 129) + `"}`):                              `peers[1].allocation: the ID has 129 characters: at most 128`,
-		peer(`{"labels":{"-":""}}`):                                                            `peers[1].labels: label "-"`,
-		peer(`{"labels":{"a":1}}`):                                                             `peers[1].labels: the value of "a" is not a string`,
-		peer(`{"expressions":[{"key":"a"}]}`):                                                  `peers[1].expressions[0].operator: "" is not In, NotIn, Exists or DoesNotExist`,
-		peer(`{"expressions":[{"key":"a","operator":"In"}]}`):                                  `peers[1].expressions[0].values: In needs a value`,
-		peer(`{"expressions":[{"key":"a","operator":"Exists","values":["b"]}]}`):               `expressions[0].values: Exists has no values`,
-		peer(`{"expressions":[{"key":"a","operator":"NotIn","values":["b","-"]}]}`):            `expressions[0].values[1]: label "a"`,
-		peer(`{"expressions":[{"key":"","operator":"Exists"}]}`):                               `expressions[0].key: label ""`,
-		peer(`{"expressions":` + list(`{"key":"a","operator":"Exists"}`, 65) + `}`):            `peers[1].expressions: 65 are too many`,
-		peer(`{"expressions":[{"key":"a","operator":"In","values":` + list(`"b"`, 65) + `}]}`): `expressions[0].values: 65 are too many`,
+		peer(`{"cidr":"10.0.0.0/8","name":"host"}`):                                             `peers[1]: a peer has exactly one of`,
+		peer(`{"labels":{},"name":"host"}`):                                                     `peers[1]: a peer has exactly one of`,
+		peer(`{"cidr":"10.0.0.0"}`):                                                             `parse policy: egress.rules[1].peers[1].cidr: "10.0.0.0" is not a network`,
+		peer(`{"cidr":""}`):                                                                     `peers[1].cidr: "" is not a network`,
+		peer(`{"cidr":"10.0.0.1/8"}`):                                                           `peers[1].cidr: 10.0.0.1/8 has bits after its prefix; write 10.0.0.0/8`,
+		peer(`{"cidr":"::ffff:10.0.0.0/104"}`):                                                  `peers[1].cidr: ::ffff:10.0.0.0/104 is IPv4-mapped`,
+		peer(`{"cidr":"fe80::%eth0/64"}`):                                                       `peers[1].cidr: "fe80::%eth0/64" is not a network`,
+		peer(`{"name":"internet"}`):                                                             `peers[1].name: "internet" is not host, world or metadata`,
+		peer(`{"allocation":"a/b"}`):                                                            `peers[1].allocation: `,
+		peer(`{"allocation":"` + strings.Repeat("a", 129) + `"}`):                               `peers[1].allocation: the ID has 129 characters: at most 128`,
+		peer(`{"labels":{"-":""}}`):                                                             `peers[1].labels: label "-"`,
+		peer(`{"labels":{"a":1}}`):                                                              `peers[1].labels: the value of "a" is not a string`,
+		peer(`{"expressions":[{"key":"a"}]}`):                                                   `peers[1].expressions[0].operator: "" is not In, NotIn, Exists or DoesNotExist`,
+		peer(`{"expressions":[{"key":"a","operator":"In"}]}`):                                   `peers[1].expressions[0].values: In needs a value`,
+		peer(`{"expressions":[{"key":"a","operator":"Exists","values":["b"]}]}`):                `expressions[0].values: Exists has no values`,
+		peer(`{"expressions":[{"key":"a","operator":"NotIn","values":["b","-"]}]}`):             `expressions[0].values[1]: label "a"`,
+		peer(`{"expressions":[{"key":"","operator":"Exists"}]}`):                                `expressions[0].key: label ""`,
+		peer(`{"expressions":` + list(`{"key":"a","operator":"Exists"}`, 257) + `}`):            `peers[1].expressions: 257 are too many`,
+		peer(`{"expressions":[{"key":"a","operator":"In","values":` + list(`"b"`, 257) + `}]}`): `expressions[0].values: 257 are too many`,
 		service(`{}`):                                 `egress.rules[1].services[0].protocol: "" is not tcp, udp, sctp, icmp or icmpv6`,
 		service(`{"protocol":"TCP"}`):                 `services[0].protocol: "TCP" is not`,
 		service(`{"protocol":"tcp","ports":"0"}`):     `services[0].ports: "0": a port is a number from 1 to 65535`,
@@ -103,7 +103,7 @@ func TestParseNamesThePlace(t *testing.T) {
 		service(`{"protocol":"tcp","type":8}`):        `services[0].type: tcp has no types`,
 		service(`{"protocol":"icmp","ports":"8"}`):    `services[0].ports: icmp has no ports`,
 		service(`{"protocol":"icmp","type":256}`):     `services[0].type: 256 is not a number from 0 to 255`,
-		strings.Repeat(" ", MaxSize) + `{}`:           `parse policy: 1048578 bytes are too many`,
+		strings.Repeat(" ", MaxSize) + `{}`:           `parse policy: 8388610 bytes are too many`,
 	} {
 		_, err := Parse([]byte(text))
 		require.ErrorContains(t, err, want, "%.200s", text)
@@ -113,34 +113,61 @@ func TestParseNamesThePlace(t *testing.T) {
 		"peers[0].cidr: the length of the prefix is invalid")
 }
 
-// TestTooLarge checks the limit of combinations of peers and services, to which networks of one
-// length count once.
+// TestTooLarge checks the limits: of lookups, to which all ports of a rule and networks of one length
+// count once, and of combinations of peers and services.
 func TestTooLarge(t *testing.T) {
 	var services []Service
-	for port := range 64 {
+	for port := range maxServices {
 		services = append(services, Service{Protocol: "tcp", Ports: fmt.Sprint(1000 + 2*port)})
 	}
-	many, networks := &Direction{}, &Direction{}
-	for i := range 17 {
-		r := Rule{Services: services, Peers: []Peer{{Allocation: fmt.Sprint("a-", i)}}}
-		many.Rules = append(many.Rules, r)
+	allocations := func(n int, services []Service) *Direction {
+		d := &Direction{}
+		for i := range n {
+			d.Rules = append(d.Rules, Rule{Services: services, Peers: []Peer{{Allocation: fmt.Sprint("a-", i%1000)}}})
+		}
+		return d
 	}
+	networks := &Direction{}
 	for i := range 16 {
-		r := Rule{Services: services[:32]}
-		for j := range 64 {
+		r := Rule{Services: services}
+		for j := range maxPeers {
 			r.Peers = append(r.Peers, Peer{CIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i), byte(j), 0}), 24)})
 		}
 		networks.Rules = append(networks.Rules, r)
 	}
-	p := &Policy{Egress: many}
-	require.ErrorContains(t, p.Validate(), "egress: the rules have 1088 combinations of a peer and a service; at most 1024")
-	many.Rules = many.Rules[:16]
-	require.NoError(t, p.Validate())
-	require.NoError(t, (&Policy{Egress: networks}).Validate())
-	for range 2 {
+	lists := func(n int) *Direction {
+		d := allocations(5000, nil)
+		for i := range d.Rules {
+			d.Rules[i].Services = []Service{{Protocol: "tcp", Ports: "1"}, {Protocol: "tcp", Ports: fmt.Sprint(2 + i%n)}}
+		}
+		return d
+	}
+	icmp := []Service{{Protocol: "icmp"}, {Protocol: "udp"}, {Protocol: "tcp", Ports: "80"}, {Protocol: "sctp", Ports: "80"}}
+	for name, c := range map[string]struct {
+		*Direction
+		want string
+	}{
+		"5000 rules":        {allocations(5000, services[:6]), ""},
+		"too many rules":    {allocations(5001, nil), "egress.rules: 5001 are too many: at most 5000 are possible"},
+		"networks":          {networks, ""},
+		"combinations":      {allocations(128, services), ""},
+		"more combinations": {allocations(129, services), "egress: the rules have 33024 combinations of a peer and a service; at most 32768"},
+		"sets":              {lists(24), ""},
+		"more sets":         {lists(25), "egress: the rules have 1025 different selectors, and lists of ports or networks; at most 1024"},
+		"lookups":           {allocations(2730, icmp), ""},
+		"more lookups":      {allocations(2731, icmp), "egress: the rules are 8193 lookups for a packet; at most 8192"},
+	} {
+		err := (&Policy{Egress: c.Direction}).Validate()
+		if c.want == "" {
+			require.NoError(t, err, name)
+			continue
+		}
+		require.ErrorContains(t, err, c.want, name)
+	}
+	for len(networks.Rules)*maxPeers <= maxCombinations {
 		networks.Rules = append(networks.Rules, networks.Rules...)
 	}
-	require.ErrorContains(t, (&Policy{Ingress: networks}).Validate(), "ingress: the rules have")
+	require.ErrorContains(t, (&Policy{Ingress: networks}).Validate(), "ingress: the rules have 65536 peers; at most 32768")
 }
 
 func TestNotation(t *testing.T) {
@@ -183,22 +210,22 @@ func TestNotation(t *testing.T) {
 
 func TestWrongNotation(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                                      `parse peer "": a peer has exactly one of`,
-		"web-1":                                 `name: "web-1" is not host, world or metadata; examples are`,
-		"10.0.0.1/8":                            `write 10.0.0.0/8`,
-		"10.0.0.0/33":                           `is not a network in CIDR notation`,
-		"::ffff:10.0.0.1":                       `IPv4-mapped`,
-		"fe80::1%eth0":                          `is not host`,
-		"alloc:":                                `exactly one of`,
-		"alloc:a b":                             `allocation: `,
-		"label:,":                               `expressions[0].key: label ""`,
-		"label:=a":                              `labels: label ""`,
-		"label:a=-":                             `labels: label "a": the value "-"`,
-		"label:!a=b":                            `label "!a"`,
-		"label:a in (b,c)":                      `expressions[0].key: label "a in (b"`,
-		"label:a!=b|c d":                        `expressions[0].values[1]: `,
-		"label:!":                               `expressions[0].key: label ""`,
-		"label:a=b|" + strings.Repeat("c|", 65): `values: 67 are too many`,
+		"":                                       `parse peer "": a peer has exactly one of`,
+		"web-1":                                  `name: "web-1" is not host, world or metadata; examples are`,
+		"10.0.0.1/8":                             `write 10.0.0.0/8`,
+		"10.0.0.0/33":                            `is not a network in CIDR notation`,
+		"::ffff:10.0.0.1":                        `IPv4-mapped`,
+		"fe80::1%eth0":                           `is not host`,
+		"alloc:":                                 `exactly one of`,
+		"alloc:a b":                              `allocation: `,
+		"label:,":                                `expressions[0].key: label ""`,
+		"label:=a":                               `labels: label ""`,
+		"label:a=-":                              `labels: label "a": the value "-"`,
+		"label:!a=b":                             `label "!a"`,
+		"label:a in (b,c)":                       `expressions[0].key: label "a in (b"`,
+		"label:a!=b|c d":                         `expressions[0].values[1]: `,
+		"label:!":                                `expressions[0].key: label ""`,
+		"label:a=b|" + strings.Repeat("c|", 255): `values: 257 are too many`,
 	} {
 		_, err := ParsePeer(text)
 		require.ErrorContains(t, err, want, text)

@@ -43,47 +43,52 @@ func ProtocolName(number uint8) string {
 	return strconv.Itoa(int(number))
 }
 
-// span is a service in numbers: all packets, those of a protocol, or a range of its ports.
-// The type of ICMP takes the place of the port.
-type span struct {
-	proto       uint8
-	any         bool // every protocol
-	ports       bool // only ports from first to last
-	first, last uint16
+// Span is a service in numbers: all packets, those of a protocol, or a range of its ports.
+// The type of ICMP takes the place of the port. The zero value stands for all packets.
+type Span struct {
+	Protocol    uint8
+	Ports       bool // only ports from First to Last
+	First, Last uint16
 }
 
-func (s span) matches(f Flow) bool {
+func (s Span) matches(f Flow) bool {
 	switch {
-	case s.any:
+	case s.Protocol == 0:
 		return true
-	case s.proto != f.Protocol:
+	case s.Protocol != f.Protocol:
 		return false
 	default:
-		return !s.ports || s.first <= f.Port && f.Port <= s.last
+		return !s.Ports || s.First <= f.Port && f.Port <= s.Last
 	}
 }
 
-func (s span) String() string {
-	if s.any {
+// String returns the service in the notation of ParseService, or "any" for all packets.
+func (s Span) String() string {
+	if s.Protocol == 0 {
 		return "any"
 	}
-	name := ProtocolName(s.proto)
+	name := ProtocolName(s.Protocol)
 	switch {
-	case !s.ports:
+	case !s.Ports:
 		return name
-	case s.first == s.last:
-		return fmt.Sprintf("%s/%d", name, s.first)
+	case s.First == s.Last:
+		return fmt.Sprintf("%s/%d", name, s.First)
 	default:
-		return fmt.Sprintf("%s/%d-%d", name, s.first, s.last)
+		return fmt.Sprintf("%s/%d-%d", name, s.First, s.Last)
 	}
+}
+
+// hasPorts reports whether it is about some ports of a protocol that has ports.
+func (s Span) hasPorts() bool {
+	return s.Ports && s.Protocol != protoICMP && s.Protocol != protoICMPv6
 }
 
 // spans returns the services of a rule in numbers. It leaves out invalid ones.
-func (r *Rule) spans() []span {
+func (r *Rule) spans() []Span {
 	if len(r.Services) == 0 {
-		return []span{{any: true}}
+		return []Span{{}}
 	}
-	list := make([]span, 0, len(r.Services))
+	list := make([]Span, 0, len(r.Services))
 	for _, service := range r.Services {
 		if s, _, err := service.span(); err == nil {
 			list = append(list, s)
@@ -93,12 +98,12 @@ func (r *Rule) spans() []span {
 }
 
 // span returns the service in numbers, or the name of the invalid field and an error.
-func (s Service) span() (out span, field string, err error) {
+func (s Service) span() (out Span, field string, err error) {
 	number, ok := protocols[s.Protocol]
 	if !ok {
 		return out, "protocol", fmt.Errorf("%.64q is not tcp, udp, sctp, icmp or icmpv6", s.Protocol)
 	}
-	out.proto = number
+	out.Protocol = number
 	icmp := number == protoICMP || number == protoICMPv6
 	switch {
 	case icmp && s.Ports != "":
@@ -106,10 +111,10 @@ func (s Service) span() (out span, field string, err error) {
 	case !icmp && s.Type != nil:
 		return out, "type", fmt.Errorf("%s has no types; use ports", s.Protocol)
 	case s.Type != nil:
-		out.ports, out.first, out.last = true, uint16(*s.Type), uint16(*s.Type)
+		out.Ports, out.First, out.Last = true, uint16(*s.Type), uint16(*s.Type)
 	case s.Ports != "":
-		out.ports = true
-		if out.first, out.last, err = parsePorts(s.Ports); err != nil {
+		out.Ports = true
+		if out.First, out.Last, err = parsePorts(s.Ports); err != nil {
 			return out, "ports", err
 		}
 	}

@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// Step is a part of a rule: peers of one kind that are equally specific, and one service. Of the
-// Steps of a direction, the first one that matches a packet decides.
+// Step is a part of a rule: peers of one kind that are equally specific. Of the Steps of a
+// direction, the first one that matches a packet decides.
 type Step struct {
 	// Rule is the name that a Decision of this rule has.
 	Rule    string
@@ -26,16 +26,8 @@ type Step struct {
 	Prefixes     []netip.Prefix // of one length, or of both families
 	// Except are the addresses that do not belong to World; none contains another.
 	Except []netip.Prefix
-	// Protocol is 0 for every protocol. The Ports from First to Last are types of ICMP if the
-	// protocol is ICMP; without Ports, all match.
-	Protocol    uint8
-	Ports       bool
-	First, Last uint16
-}
-
-// Service returns the service in the notation of ParseService, or "any" for every service.
-func (s *Step) Service() string {
-	return span{proto: s.Protocol, any: s.Protocol == 0, ports: s.Ports, first: s.First, last: s.Last}.String()
+	// Services are those of the rule, of which one has to match. There is at least one.
+	Services []Span
 }
 
 // Steps returns the rules of a direction in the order in which they decide, and the verdict on
@@ -43,16 +35,14 @@ func (s *Step) Service() string {
 func (p *Policy) Steps(t Traffic) (steps []Step, fallback Verdict) {
 	var list []rankedStep
 	for _, r := range p.sources(t) {
+		services := r.spans()
 		for _, one := range r.steps() {
-			one.Rule, one.Verdict, one.rank = r.name, r.action(), 2*one.rank
-			for _, s := range r.spans() {
-				one.Protocol, one.Ports, one.First, one.Last = s.proto, s.ports, s.first, s.last
-				list = append(list, one)
-			}
+			one.Rule, one.Verdict, one.Services, one.rank = r.name, r.action(), services, 2*one.rank
+			list = append(list, one)
 		}
 	}
 	if t == Ingress { // right after the rules that name the host
-		list = append(list, rankedStep{Step{Rule: byHost, Verdict: Allow, Host: true}, 2*rankHost - 1})
+		list = append(list, rankedStep{Step{Rule: byHost, Verdict: Allow, Host: true, Services: everything}, 2*rankHost - 1})
 	}
 	slices.SortStableFunc(list, func(a, b rankedStep) int {
 		return cmp.Or(cmp.Compare(b.rank, a.rank), cmp.Compare(denyFirst(a.Verdict), denyFirst(b.Verdict)))
@@ -62,30 +52,78 @@ func (p *Policy) Steps(t Traffic) (steps []Step, fallback Verdict) {
 	}
 	fallback = p.fallback(t)
 	if fallback == Allow && p.closesHost(t) {
-		steps = append(steps, Step{Rule: byNoHost, Verdict: Deny, Host: true, OtherNetwork: true}, Step{Rule: byNoHost, Verdict: Deny, OtherNetwork: true})
+		steps = append(steps, Step{Rule: byNoHost, Verdict: Deny, Host: true, OtherNetwork: true, Services: everything},
+			Step{Rule: byNoHost, Verdict: Deny, OtherNetwork: true, Services: everything})
 	}
 	return steps, fallback
 }
 
-// maxSteps is the maximum number of Steps of a direction. The first packet of a connection passes
-// them one by one.
-const maxSteps = 1024
+// everything is all packets.
+var everything = []Span{{}}
 
-// validateSteps returns an error if a direction has too many Steps.
+const (
+	// maxLookups is the maximum number of lookups for a direction. The first packet of a
+	// connection may pass all of them.
+	maxLookups = 1 << 13
+	// maxCombinations is the maximum number of combinations of a Step and a service.
+	maxCombinations = 1 << 15
+	// maxSets is the maximum number of sets that the Steps of a direction need. The kernel looks
+	// for a set by its name among all sets of a table.
+	maxSets = 1 << 10
+)
+
+// validateSteps returns an error if a direction has too many Steps, or services in them.
 func (p *Policy) validateSteps(t Traffic) error {
-	combinations := 0
+	peers := 0
 	for _, r := range p.sources(t) {
-		combinations += max(1, len(r.Peers)) * max(1, len(r.Services))
+		peers += max(1, len(r.Peers))
 	}
-	n := combinations
-	if combinations < 64*maxSteps { // peers of one length count once
-		steps, _ := p.Steps(t)
-		n = len(steps)
+	if peers > maxCombinations { // peers of one length count once
+		return fmt.Errorf("the rules have %d peers; at most %d are possible", peers, maxCombinations)
 	}
-	if n <= maxSteps {
-		return nil
+	lookups, combinations, networks, others := 0, 0, 0, map[string]bool{}
+	steps, _ := p.Steps(t)
+	for i := range steps {
+		s := &steps[i]
+		lookups, combinations = lookups+s.lookups(), combinations+len(s.Services)
+		switch {
+		case len(s.Prefixes) > 1:
+			networks++
+		case s.Selector != nil || s.Allocation != "":
+			others[Peer{Selector: s.Selector, Allocation: s.Allocation}.String()] = true
+		}
+		if ports := slices.DeleteFunc(slices.Clone(s.Services), func(s Span) bool { return !s.hasPorts() }); len(ports) > 1 {
+			others[fmt.Sprint(ports)] = true
+		}
 	}
-	return fmt.Errorf("the rules have %d combinations of a peer and a service; at most %d are possible: use selectors, networks of equal length in one rule, or ranges of ports", n, maxSteps)
+	switch sets := networks + len(others); {
+	case sets > maxSets:
+		return fmt.Errorf("the rules have %d different selectors, and lists of ports or networks; at most %d are possible", sets, maxSets)
+	case lookups > maxLookups:
+		return fmt.Errorf("the rules are %d lookups for a packet; at most %d are possible: use selectors, and networks of equal length in one rule", lookups, maxLookups)
+	case combinations > maxCombinations:
+		return fmt.Errorf("the rules have %d combinations of a peer and a service; at most %d are possible: use selectors, networks of equal length in one rule, or ranges of ports",
+			combinations, maxCombinations)
+	}
+	return nil
+}
+
+// lookups returns how often a packet filter has to look at a packet for the step: once for all ports, and
+// once for each other service. If it denies addresses of Metadata, it also has to look for each service before
+// the translation of the destination.
+func (s *Step) lookups() int {
+	ports, others := 0, 0
+	if s.Verdict == Deny && slices.ContainsFunc(s.Prefixes, func(p netip.Prefix) bool { return slices.Contains(metadata, p) }) {
+		others = len(s.Services)
+	}
+	for _, one := range s.Services {
+		if one.hasPorts() {
+			ports = 1
+		} else {
+			others++
+		}
+	}
+	return ports + others
 }
 
 func denyFirst(v Verdict) int {

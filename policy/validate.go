@@ -13,10 +13,10 @@ import (
 
 // Limits of a policy.
 const (
-	maxRules    = 256 // of a direction
-	maxPeers    = 64  // of a rule
-	maxServices = 64  // of a rule
-	maxSelector = 64  // conditions of a selector, and values of a condition
+	maxRules    = 5000 // of a direction
+	maxPeers    = 256  // of a rule
+	maxServices = 256  // of a rule
+	maxSelector = 256  // conditions of a selector, and values of a condition
 )
 
 // Validate returns the first fault of the policy, with its place such as

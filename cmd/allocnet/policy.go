@@ -130,6 +130,7 @@ type translateFlags struct {
 	labels          []string
 	namespaceLabels []string
 	ports           []string
+	peerPorts       []string
 }
 
 func newPolicyTranslate(a *app) *cobra.Command {
@@ -139,7 +140,12 @@ func newPolicyTranslate(a *app) *cobra.Command {
 		Short: "Translate NetworkPolicy documents of Kubernetes",
 		Long: `Translate NetworkPolicy documents of Kubernetes (networking.k8s.io/v1, in JSON; a list is
 possible) into the policy of the allocation of one pod. - is standard input. With --json
-the output also has the labels that the allocation needs. Nothing is changed.`,
+the output also has the labels that the allocation needs. Nothing is changed.
+
+A named port of an ingress rule has the numbers of the pod's own ports, --port. One of an
+egress rule has those that its peers have under this name: --peer-port says which numbers
+there are, and the labels of each allocation which ones are its own. A name without a
+number, and a name for an ipBlock, allow nothing, with a warning.`,
 		Example: `  kubectl get networkpolicies -A -o json | allocnet policy translate - --namespace shop --label app=db
   allocnet policy translate np.json --label app=db > db.json && allocnet set db --policy db.json`,
 		Args: cobra.MinimumNArgs(1),
@@ -148,8 +154,9 @@ the output also has the labels that the allocation needs. Nothing is changed.`,
 	c.Flags().StringVar(&f.namespace, "namespace", "default", "namespace of the pod")
 	c.Flags().StringArrayVarP(&f.labels, "label", "l", nil, "label KEY=VALUE of the pod; may be repeated")
 	c.Flags().StringArrayVar(&f.namespaceLabels, "namespace-label", nil, "label KEY=VALUE of its namespace; may be repeated")
-	c.Flags().StringArrayVar(&f.ports, "port", nil, "number of a named port, as http=tcp/8080; may be repeated")
-	for _, name := range []string{"namespace", "label", "namespace-label", "port"} {
+	c.Flags().StringArrayVar(&f.ports, "port", nil, "named port of the pod, as http=tcp/8080; may be repeated")
+	c.Flags().StringArrayVar(&f.peerPorts, "peer-port", nil, "named port of other pods, for egress rules, as http=tcp/80; may be repeated")
+	for _, name := range []string{"namespace", "label", "namespace-label", "port", "peer-port"} {
 		_ = c.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
 	}
 	return c
@@ -186,6 +193,9 @@ func (a *app) translate(files []string, f *translateFlags) error {
 	if err != nil {
 		return usagef("%w", err)
 	}
+	for _, warning := range set.Warnings(*pod) {
+		a.warn("%s", warning)
+	}
 	if p.IsEmpty() {
 		a.warn("no document selects the pod with --namespace %s and --label %s: the policy allows everything", f.namespace, cmp.Or(strings.Join(f.labels, ","), "none"))
 	}
@@ -218,18 +228,25 @@ func (f *translateFlags) pod() (*networkpolicy.Pod, error) {
 	if pod.NamespaceLabels, err = parsePairs("--namespace-label", f.namespaceLabels); err != nil {
 		return nil, err
 	}
-	numbers := map[string][]uint16{}
-	for _, text := range f.ports {
+	if pod.Ports, err = parseNamedPorts("--port", f.ports); err != nil {
+		return nil, err
+	}
+	pod.PeerPorts, err = parseNamedPorts("--peer-port", f.peerPorts)
+	return pod, err
+}
+
+// parseNamedPorts reads the values NAME=PROTOCOL/NUMBER of a flag.
+func parseNamedPorts(flag string, texts []string) ([]networkpolicy.Port, error) {
+	var list []networkpolicy.Port
+	for _, text := range texts {
 		name, service, _ := strings.Cut(text, "=")
 		flow, err := policy.ParseFlow(service)
 		if err != nil {
-			return nil, usagef("--port %q: %w", text, err)
+			return nil, usagef("%s %q: %w", flag, text, err)
 		}
-		key := policy.ProtocolName(flow.Protocol) + "/" + name
-		numbers[key] = append(numbers[key], flow.Port)
+		list = append(list, networkpolicy.Port{Name: name, Protocol: policy.ProtocolName(flow.Protocol), Number: flow.Port})
 	}
-	pod.Port = func(_ policy.Traffic, protocol, name string) []uint16 { return numbers[protocol+"/"+name] }
-	return pod, nil
+	return list, nil
 }
 
 // parsePairs reads the values KEY=VALUE of a flag.

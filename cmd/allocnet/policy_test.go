@@ -2,6 +2,7 @@ package main
 
 import (
 	"net"
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
@@ -155,7 +156,52 @@ func TestPolicyTranslate(t *testing.T) {
 	labels := decode[translation](t, runWith(document, append(args, "--json")...).ok(t)).Labels
 	require.Equal(t, "a", labels["namespace.allocnet/team"])
 	require.Equal(t, "db", labels["app"])
+	require.Contains(t, labels, "sql.tcp.port.allocnet/5432")
 	require.Contains(t, runWith("{", "policy", "translate", "-", "--json").failure(t, exitUsage).Error, "document")
+}
+
+// TestTranslateNamedPorts checks that the number of a name depends on the direction and the peer.
+func TestTranslateNamedPorts(t *testing.T) {
+	document := `{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"p"},"spec":{"policyTypes":["Ingress","Egress"],
+		"ingress":[{"ports":[{"port":"web"}]}],"egress":[{"to":[{"podSelector":{}},{"ipBlock":{"cidr":"10.0.0.0/8"}}],"ports":[{"port":"web"}]}]}}`
+	translate := func(flags ...string) outcome {
+		return runWith(document, append([]string{"policy", "translate", "-"}, flags...)...)
+	}
+	labels := func(flags ...string) map[string]string {
+		return decode[translation](t, translate(append(flags, "--json")...).ok(t)).Labels
+	}
+	out := translate("--port", "web=tcp/9000", "--peer-port", "web=tcp/80", "--peer-port", "web=tcp/8080")
+	p, err := policy.Parse([]byte(out.ok(t)))
+	require.NoError(t, err)
+	require.Contains(t, out.errOut, `egress[0].ports[0].port: port "web" has a number at pods only`)
+	require.NotContains(t, out.errOut, "ingress")
+	b, c := labels("--port", "web=tcp/80"), labels("--port", "web=tcp/8080")
+	for _, one := range []struct {
+		traffic policy.Traffic
+		labels  map[string]string
+		port    uint16
+		want    policy.Verdict
+	}{
+		{policy.Ingress, b, 9000, policy.Allow},
+		{policy.Ingress, b, 80, policy.Deny},
+		{policy.Egress, b, 80, policy.Allow},
+		{policy.Egress, b, 8080, policy.Deny},
+		{policy.Egress, c, 8080, policy.Allow},
+		{policy.Egress, c, 80, policy.Deny},
+		{policy.Egress, c, 9000, policy.Deny},
+		{policy.Egress, nil, 80, policy.Deny},
+	} {
+		remote := policy.Remote{Addr: netip.MustParseAddr("10.1.2.3"), Known: one.labels != nil, Labels: one.labels}
+		require.Equal(t, one.want, p.Decide(one.traffic, remote, policy.Flow{Protocol: 6, Port: one.port}).Verdict, "%+v", one)
+	}
+	out = translate("--port", "web=tcp/80")
+	require.Contains(t, out.errOut, `no peer has a tcp port "web"`)
+	out.ok(t)
+	out = translate("--peer-port", "web=tcp/80")
+	require.Contains(t, out.errOut, `the pod has no tcp port "web"`)
+	out.ok(t)
+	require.Contains(t, translate("--peer-port", "web", "--json").failure(t, exitUsage).Error, `--peer-port "web"`)
+	require.Contains(t, translate("--port", "web=icmp", "--json").failure(t, exitUsage).Error, `protocol "icmp" is not tcp, udp or sctp`)
 }
 
 func TestCompletePolicies(t *testing.T) {

@@ -239,7 +239,7 @@ func (r *randomPolicies) direction() *policy.Direction {
 		for range r.IntN(4) {
 			rule.Peers = append(rule.Peers, r.peer())
 		}
-		for range r.IntN(3) {
+		for range r.IntN(5) {
 			rule.Services = append(rule.Services, r.service())
 		}
 		d.Rules = append(d.Rules, rule)

@@ -152,13 +152,13 @@ func newBareChains() (*bareChains, error) {
 func (c *bareChains) name() string { return chainsName }
 
 func (c *bareChains) policy(s *slot) *kernelrules.Policy {
-	tcp := func(port int) kernelrules.Service {
-		return kernelrules.Service{Protocol: unix.IPPROTO_TCP, First: uint16(port), Last: uint16(port)}
+	tcp := func(port int) kernelrules.Services {
+		return kernelrules.Services{{Protocol: unix.IPPROTO_TCP, First: uint16(port), Last: uint16(port)}}
 	}
 	one := netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, 1}), 32)
 	stages := []kernelrules.Stage{{Deny: true, Rules: []kernelrules.PolicyRule{
-		{Name: "world", Peer: kernelrules.Peer{World: true}, Service: tcp(containerPort)},
-		{Name: "selection", Peer: kernelrules.Peer{Prefixes: []netip.Prefix{one}}, Service: tcp(1000 + s.index)},
+		{Name: "world", Peer: kernelrules.Peer{World: true}, Services: tcp(containerPort)},
+		{Name: "selection", Peer: kernelrules.Peer{Prefixes: []netip.Prefix{one}}, Services: tcp(1000 + s.index)},
 		{Name: "metadata", Peer: kernelrules.Peer{World: true}, Deny: true},
 	}}}
 	return &kernelrules.Policy{

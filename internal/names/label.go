@@ -9,7 +9,7 @@ import (
 )
 
 // MaxLabels is the maximum number of labels of an allocation.
-const MaxLabels = 64
+const MaxLabels = 256
 
 var (
 	labelName   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)

@@ -20,7 +20,7 @@ func TestValidateLabels(t *testing.T) {
 		require.NoError(t, ValidateLabels(labels), "%v", labels)
 	}
 	for want, labels := range map[string]map[string]string{
-		`65 labels: at most 64`:             many,
+		`257 labels: at most 256`:           many,
 		`label ""`:                          {"": "x"},
 		`label "-a"`:                        {"-a": "x"},
 		`label "a-"`:                        {"a-": "x"},

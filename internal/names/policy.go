@@ -42,6 +42,9 @@ func (c PolicyChain) String() string {
 // Set returns the name of the set with the prefixes of a rule of the chain.
 func (c PolicyChain) Set(rule int) string { return c.String() + "_" + strconv.Itoa(rule) }
 
+// ServicesSet returns the name of the set with ports that rules of a policy share.
+func ServicesSet(id, digest string) string { return policyPrefix + id + "_services_" + digest }
+
 // ParsePolicyChain parses the name that String returns.
 func ParsePolicyChain(name string) (PolicyChain, bool) {
 	rest, ok := strings.CutPrefix(name, policyPrefix)

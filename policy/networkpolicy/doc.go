@@ -19,8 +19,9 @@
 // The labels of a pod stay as they are. Those of its namespace become labels of the allocation
 // with "namespace.allocnet" in the prefix of their keys: team becomes namespace.allocnet/team,
 // and example.com/team becomes example.com.namespace.allocnet/team. The namespace's name is the
-// label kubernetes.io/metadata.name, as in Kubernetes. Pods cannot have labels with such keys,
-// or one pod could pretend to be in the namespace of another.
+// label kubernetes.io/metadata.name, as in Kubernetes. A named port is a label, too: the TCP port
+// 8080 with the name web is web.tcp.port.allocnet/8080. Pods cannot have labels with such keys, or
+// one pod could pretend to be in the namespace of another.
 //
 // The semantics are those of the Kubernetes documentation ("Network Policies" under Concepts,
 // and the reference of NetworkPolicy v1):
@@ -51,7 +52,10 @@
 // Selectors match allocations of this host only. Pods on other hosts are addresses, which need
 // an ipBlock.
 //
-// A named port is resolved by Pod.Port. One that has no number allows nothing.
+// A named port of an ingress rule has the numbers in Pod.Ports. That of an egress rule has the
+// number that each peer gives it: the labels of an allocation say which ports it has, and
+// Pod.PeerPorts which numbers there are. So it is about pods only: for an ipBlock it allows nothing.
+// A name without a number allows nothing. Warnings returns these cases.
 //
 // A document without metadata.namespace is in the namespace "default". Fields of metadata
 // other than name and namespace, and status, are ignored; an unknown field anywhere else is

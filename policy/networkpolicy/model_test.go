@@ -53,7 +53,8 @@ func (p *peer) includes(namespace string, e end) bool {
 	}
 }
 
-func (p *port) includes(traffic policy.Traffic, f policy.Flow) bool {
+// includes reports whether the port is that of a packet whose receiver has the named ports.
+func (p *port) includes(named []Port, f policy.Flow) bool {
 	name := "tcp"
 	if p.Protocol != nil {
 		name = strings.ToLower(*p.Protocol)
@@ -64,7 +65,7 @@ func (p *port) includes(traffic policy.Traffic, f policy.Flow) bool {
 	case p.Port == nil:
 		return true
 	case p.Port.name != "":
-		return f.Port != 0 && slices.Contains(namedPort(traffic, name, p.Port.name), f.Port)
+		return slices.Contains(named, Port{p.Port.name, name, f.Port})
 	case p.EndPort != nil:
 		return p.Port.number <= f.Port && f.Port <= *p.EndPort
 	default:
@@ -95,10 +96,22 @@ func allows(documents []document, pod *Pod, traffic policy.Traffic, e end, f pol
 				rules = append(rules, egressRule{To: r.From, Ports: r.Ports})
 			}
 		}
+		named := pod.Ports
+		if traffic == policy.Egress && e.pod != nil {
+			named = e.pod.Ports
+		} else if traffic == policy.Egress {
+			named = nil
+		}
 		for _, r := range rules {
-			peers := len(r.To) == 0 || slices.ContainsFunc(r.To, func(p peer) bool { return p.includes(d.Metadata.Namespace, e) })
-			ports := len(r.Ports) == 0 || slices.ContainsFunc(r.Ports, func(p port) bool { return p.includes(traffic, f) })
-			allowed = allowed || peers && ports
+			ports := func(named []Port) bool {
+				return len(r.Ports) == 0 || slices.ContainsFunc(r.Ports, func(p port) bool { return p.includes(named, f) })
+			}
+			allowed = allowed || len(r.To) == 0 && ports(named) || slices.ContainsFunc(r.To, func(p peer) bool {
+				if p.IPBlock != nil && traffic == policy.Egress { // whether or not a pod has the address
+					return p.includes(d.Metadata.Namespace, e) && ports(nil)
+				}
+				return p.includes(d.Metadata.Namespace, e) && ports(named)
+			})
 		}
 	}
 	return !isolated || allowed
@@ -147,7 +160,7 @@ func (u universe) peer() string {
 
 func (u universe) port() string {
 	return u.pick(`{}`, `{"port":80}`, `{"port":80,"endPort":82,"protocol":"TCP"}`, `{"protocol":"UDP"}`, `{"protocol":"UDP","port":53}`,
-		`{"port":"http"}`, `{"port":"none"}`, `{"protocol":"SCTP","port":81}`)
+		`{"port":"http"}`, `{"port":"none"}`, `{"port":"dns"}`, `{"port":"dns","protocol":"UDP"}`, `{"protocol":"SCTP","port":81}`)
 }
 
 func (u universe) document() []byte {
@@ -159,8 +172,15 @@ func (u universe) document() []byte {
 		"ingress":` + u.list(2, rule("from")) + `,"egress":` + u.list(2, rule("to")) + `}}`)
 }
 
+var modelPorts = []Port{{"http", "tcp", 80}, {"http", "tcp", 81}, {"http", "tcp", 8080}, {"dns", "udp", 53}, {"dns", "tcp", 83}}
+
 func (u universe) pod() *Pod {
-	p := &Pod{Namespace: u.pick("shop", "lab", "dev"), Labels: map[string]string{}, NamespaceLabels: map[string]string{}, Port: namedPort}
+	p := &Pod{Namespace: u.pick("shop", "lab", "dev"), Labels: map[string]string{}, NamespaceLabels: map[string]string{}, PeerPorts: modelPorts}
+	for _, port := range modelPorts {
+		if u.IntN(2) == 0 {
+			p.Ports = append(p.Ports, port)
+		}
+	}
 	p.NamespaceLabels[nameKey] = p.Namespace
 	if app := u.pick("", "a", "b", "c"); app != "" {
 		p.Labels["app"] = app

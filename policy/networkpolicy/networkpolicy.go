@@ -3,6 +3,7 @@ package networkpolicy
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strconv"
@@ -91,31 +92,62 @@ func (s *Set) add(data []byte) error {
 }
 
 // For returns the policy of a pod. It is valid, and allows everything if no network policy
-// selects the pod. It is an error if the rules are more than a policy can have, or if a
-// named port occurs and pod.Port is nil.
+// selects the pod. It is an error if a port of the pod is not valid, or if the rules are more than
+// a policy can have.
 func (s *Set) For(pod Pod) (*policy.Policy, error) {
 	out := &policy.Policy{}
-	for i := range s.policies {
-		p := &s.policies[i]
-		if p.namespace != pod.namespace() || !p.selector.Matches(pod.Labels) {
-			continue
-		}
-		for _, t := range []policy.Traffic{policy.Ingress, policy.Egress} {
-			if err := p.addTo(out, t, &pod); err != nil {
-				return nil, fmt.Errorf("translate network policy %s/%s: %w", p.namespace, p.name, err)
-			}
+	err := pod.validate()
+	for p := range s.selecting(&pod) {
+		for _, t := range traffics {
+			p.addTo(out, t, &pod)
 		}
 	}
-	if err := out.Validate(); err != nil {
+	if err == nil {
+		err = out.Validate()
+	}
+	if err != nil {
 		return nil, fmt.Errorf("translate network policies for a pod in namespace %q: %w", pod.namespace(), err)
 	}
 	return out, nil
 }
 
+// Warnings returns what the network policies that select a pod do not allow although they seem to:
+// named ports without a number, and those that a rule names for an ipBlock. Each names the network
+// policy and the place in it.
+func (s *Set) Warnings(pod Pod) (list []string) {
+	for p := range s.selecting(&pod) {
+		for _, t := range traffics {
+			if !p.isolates[t] {
+				continue
+			}
+			for _, r := range p.rules[t] {
+				for _, warning := range r.warnings(t, &pod) {
+					list = append(list, fmt.Sprintf("network policy %s/%s: %s", p.namespace, p.name, warning))
+				}
+			}
+		}
+	}
+	return list
+}
+
+var traffics = []policy.Traffic{policy.Ingress, policy.Egress}
+
+// selecting returns the network policies that select a pod.
+func (s *Set) selecting(pod *Pod) iter.Seq[*networkPolicy] {
+	return func(yield func(*networkPolicy) bool) {
+		for i := range s.policies {
+			p := &s.policies[i]
+			if p.namespace == pod.namespace() && p.selector.Matches(pod.Labels) && !yield(p) {
+				return
+			}
+		}
+	}
+}
+
 // addTo adds one direction of the network policy to a policy.
-func (p *networkPolicy) addTo(out *policy.Policy, t policy.Traffic, pod *Pod) error {
+func (p *networkPolicy) addTo(out *policy.Policy, t policy.Traffic, pod *Pod) {
 	if !p.isolates[t] {
-		return nil
+		return
 	}
 	direction := &out.Ingress
 	if t == policy.Egress {
@@ -125,43 +157,76 @@ func (p *networkPolicy) addTo(out *policy.Policy, t policy.Traffic, pod *Pod) er
 		*direction = &policy.Direction{Default: policy.Deny}
 	}
 	for _, r := range p.rules[t] {
-		services, err := r.services(t, pod)
-		if err != nil {
-			return err
+		for _, one := range r.translate(t, pod) {
+			one.Name, one.Action = ruleName(p.name), policy.Allow
+			(*direction).Rules = append((*direction).Rules, split(one)...)
 		}
-		if len(r.ports) > 0 && len(services) == 0 {
-			continue // named ports without a number: without services the rule would allow everything
-		}
-		(*direction).Rules = append((*direction).Rules, split(policy.Rule{
-			Name: ruleName(p.name), Action: policy.Allow, Peers: r.peers, Services: services,
-		})...)
 	}
-	return nil
 }
 
-// services returns the services of the rule, with the numbers of named ports.
-func (r *rule) services(t policy.Traffic, pod *Pod) ([]policy.Service, error) {
-	var list []policy.Service
-	for i, p := range r.ports {
+// translate returns rules that together mean the same. A named port is a number of the pod itself
+// for ingress; for egress, it is each number at the peers that have it under this name. Such peers
+// are pods: a port of an ipBlock has no name. A rule whose names have no number must not become one
+// without services, which would allow everything.
+func (r *rule) translate(t policy.Traffic, pod *Pod) []policy.Rule {
+	all := policy.Rule{Peers: r.peers}
+	var named []policy.Rule
+	for _, p := range r.ports {
 		if p.name == "" {
-			list = append(list, p.Service)
+			all.Services = append(all.Services, p.Service)
 			continue
 		}
-		if pod.Port == nil {
-			return nil, strictjson.At(fmt.Sprintf("%s.ports[%d].port", r.place, i),
-				fmt.Errorf("port %.64q has a name, and no function resolves names", p.name))
-		}
-		for _, number := range pod.Port(t, p.Protocol, p.name) {
-			if number > 0 {
-				list = append(list, policy.Service{Protocol: p.Protocol, Ports: strconv.Itoa(int(number))})
+		for _, port := range pod.numbers(t, p) {
+			service := policy.Service{Protocol: port.Protocol, Ports: strconv.Itoa(int(port.Number))}
+			if t == policy.Ingress {
+				all.Services = append(all.Services, service)
+			} else if peers := r.withPort(port); len(peers) > 0 {
+				named = append(named, policy.Rule{Peers: peers, Services: []policy.Service{service}})
 			}
 		}
 	}
-	return list, nil
+	if len(r.ports) > 0 && len(all.Services) == 0 {
+		return named
+	}
+	return append([]policy.Rule{all}, named...)
+}
+
+// withPort returns the peers of the rule as far as they are pods with a port.
+func (r *rule) withPort(port Port) []policy.Peer {
+	if len(r.peers) == 0 {
+		return []policy.Peer{{Selector: &policy.Selector{Labels: map[string]string{port.key(): ""}}}}
+	}
+	var list []policy.Peer
+	for _, p := range r.peers {
+		if p.Selector != nil {
+			labels := maps.Clone(p.Selector.Labels) // never nil
+			labels[port.key()] = ""
+			list = append(list, policy.Peer{Selector: &policy.Selector{Labels: labels, Expressions: p.Selector.Expressions}})
+		}
+	}
+	return list
+}
+
+// warnings returns what the rule does not allow for a pod although it seems to, with its place.
+func (r *rule) warnings(t policy.Traffic, pod *Pod) (list []string) {
+	blocks := slices.ContainsFunc(r.peers, func(p policy.Peer) bool { return p.CIDR.IsValid() })
+	for i, p := range r.ports {
+		place := fmt.Sprintf("%s.ports[%d].port", r.place, i)
+		switch {
+		case p.name == "":
+		case len(pod.numbers(t, p)) == 0 && t == policy.Ingress:
+			list = append(list, fmt.Sprintf("%s: the pod has no %s port %q: it allows nothing", place, p.Protocol, p.name))
+		case len(pod.numbers(t, p)) == 0:
+			list = append(list, fmt.Sprintf("%s: no peer has a %s port %q: it allows nothing", place, p.Protocol, p.name))
+		case t == policy.Egress && blocks:
+			list = append(list, fmt.Sprintf("%s: port %q has a number at pods only: it allows nothing for an ipBlock", place, p.name))
+		}
+	}
+	return list
 }
 
 // chunk is the maximum number of peers, and of services, of a policy.Rule.
-const chunk = 64
+const chunk = 256
 
 // split returns rules that together mean the same as r, with at most chunk peers and services
 // each.
@@ -192,9 +257,8 @@ func ruleName(name string) string {
 	return strings.TrimRight(name, "-.")
 }
 
-// maxRulePeers is the maximum number of peers of one rule: with more, its policy would have too
-// many rules.
-const maxRulePeers = 256 * chunk
+// maxRulePeers is the maximum number of peers of one rule.
+const maxRulePeers = 1 << 14
 
 // translate validates a document and translates all that does not depend on a pod.
 func (d *document) translate() (networkPolicy, error) {
@@ -363,8 +427,7 @@ func (p *port) translate() (servicePort, error) {
 	case p.EndPort != nil:
 		out.Ports = fmt.Sprintf("%d-%d", p.Port.number, *p.EndPort)
 	case p.Port != nil && p.Port.name != "" && !isPortName(p.Port.name):
-		return out, strictjson.At("port", fmt.Errorf("%.64q is neither a number nor the name of a port: names have up to 15 "+
-			"lowercase letters, digits and single hyphens, with a letter, and a hyphen neither first nor last", p.Port.name))
+		return out, strictjson.At("port", fmt.Errorf("%.64q is neither a number nor the name of a port: %s", p.Port.name, portNames))
 	case p.Port != nil && p.Port.name != "":
 		out.name = p.Port.name
 	case p.Port != nil:
@@ -373,9 +436,11 @@ func (p *port) translate() (servicePort, error) {
 	return out, nil
 }
 
+const portNames = "names have up to 15 lowercase letters, digits and single hyphens, with a letter, and a hyphen neither first nor last"
+
 // isPortName reports whether a container's port can have the name (RFC 6335, section 5.1, in lower case).
 func isPortName(name string) bool {
 	const letters, others = "abcdefghijklmnopqrstuvwxyz", "0123456789-"
-	return len(name) <= 15 && strings.Trim(name, letters+others) == "" && strings.ContainsAny(name, letters) &&
+	return name != "" && len(name) <= 15 && strings.Trim(name, letters+others) == "" && strings.ContainsAny(name, letters) &&
 		!strings.Contains(name, "--") && name[0] != '-' && name[len(name)-1] != '-'
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,11 +24,15 @@ func doc(spec string) []byte {
 // team=b and example.com/env=test.
 func pod(namespace, app string) Pod {
 	labels := map[string]map[string]string{"shop": {"team": "a"}, "lab": {"team": "b", "example.com/env": "test"}}
-	return Pod{Namespace: namespace, NamespaceLabels: labels[namespace], Labels: map[string]string{"app": app, "x": "y"}, Port: namedPort}
+	return Pod{Namespace: namespace, NamespaceLabels: labels[namespace], Labels: map[string]string{"app": app, "x": "y"},
+		Ports: namedPorts[app], PeerPorts: slices.Concat(namedPorts["web"], namedPorts["api"], namedPorts["db"])}
 }
 
-func namedPort(traffic policy.Traffic, protocol, name string) []uint16 {
-	return map[string][]uint16{"ingress tcp http": {8080, 0}, "egress tcp http": {80, 81}, "ingress udp dns": {53}}[fmt.Sprint(traffic, " ", protocol, " ", name)]
+// namedPorts are the named ports of the pods, by their label app.
+var namedPorts = map[string][]Port{
+	"web": {{"http", "tcp", 80}},
+	"api": {{"http", "tcp", 81}, {"http", "tcp", 82}, {"http", "udp", 83}},
+	"db":  {{"http", "tcp", 8080}, {"dns", "udp", 53}},
 }
 
 // remote returns a peer: "NAMESPACE/APP" for a pod, "alloc" for an allocation that is not a
@@ -181,8 +186,19 @@ func TestSemantics(t *testing.T) {
 		},
 		"named ports": {
 			documents: [][]byte{doc(`{"podSelector":{},"ingress":[{"ports":[{"port":"http"},{"port":"dns","protocol":"UDP"}]}],"egress":[{"ports":[{"port":"http"}]}]}`)},
-			allowed:   []string{"ingress 8.8.8.8 tcp/8080", "ingress 8.8.8.8 udp/53", "egress 8.8.8.8 tcp/80", "egress 8.8.8.8 tcp/81"},
-			deny:      []string{"ingress 8.8.8.8 tcp/80", "egress 8.8.8.8 tcp/8080"},
+			allowed:   []string{"ingress 8.8.8.8 tcp/8080", "ingress 8.8.8.8 udp/53", "egress shop/web tcp/80", "egress lab/web tcp/80", "egress shop/api tcp/81", "egress shop/api tcp/82"},
+			deny: []string{"ingress 8.8.8.8 tcp/80", "ingress 8.8.8.8 tcp/53", "egress 8.8.8.8 tcp/80", "egress alloc tcp/80", "egress host tcp/80",
+				"egress shop/web tcp/81", "egress shop/api tcp/80", "egress shop/api tcp/83", "egress shop/other tcp/80", "egress shop/web icmp"},
+		},
+		"named ports of some peers": {
+			documents: [][]byte{doc(`{"podSelector":{},"egress":[{"to":[{"podSelector":{}},{"ipBlock":{"cidr":"10.0.0.0/8"}}],"ports":[{"port":"http"},{"port":443}]}]}`)},
+			allowed:   []string{"egress shop/web tcp/80", "egress shop/api tcp/81", "egress shop/web tcp/443", "egress 10.1.1.1 tcp/443"},
+			deny: []string{"egress shop/web tcp/81", "egress shop/api tcp/80", "egress lab/web tcp/80", "egress 10.1.1.1 tcp/80", "egress 10.1.1.1 tcp/81",
+				"egress lab/web udp/443", "egress 8.8.8.8 tcp/443"},
+		},
+		"a named port of a block alone is not one of every peer": {
+			documents: [][]byte{doc(`{"podSelector":{},"egress":[{"to":[{"ipBlock":{"cidr":"10.0.0.0/8"}}],"ports":[{"port":"http"}]}]}`)},
+			deny:      []string{"egress 10.1.1.1 tcp/80", "egress shop/web tcp/80", "egress 8.8.8.8 tcp/80", "egress 10.1.1.1 icmp"},
 		},
 		"a named port without a number is not every port": {
 			documents: [][]byte{doc(`{"podSelector":{},"ingress":[{"ports":[{"port":"nothing"}]}]}`)},
@@ -232,9 +248,9 @@ func TestRulesAreNamed(t *testing.T) {
 // TestManyPeers checks that more peers and ports than a rule can have become several rules.
 func TestManyPeers(t *testing.T) {
 	var ports, blocks []string
-	for i := range 65 {
+	for i := range 257 {
 		ports = append(ports, fmt.Sprintf(`{"port":%d}`, i+1))
-		blocks = append(blocks, fmt.Sprintf(`{"ipBlock":{"cidr":"10.0.%d.0/24"}}`, i))
+		blocks = append(blocks, fmt.Sprintf(`{"ipBlock":{"cidr":"10.%d.%d.0/24"}}`, i/256, i%256))
 	}
 	spec := `{"egress":[{"to":[` + strings.Join(blocks, ",") + `],"ports":[` + strings.Join(ports, ",") + `]}]}`
 	set, err := Parse(doc(spec))
@@ -242,20 +258,56 @@ func TestManyPeers(t *testing.T) {
 	p, err := set.For(pod("shop", "db"))
 	require.NoError(t, err)
 	require.Len(t, p.Egress.Rules, 4)
-	for _, line := range []string{"10.0.0.1 1", "10.0.64.1 1", "10.0.0.1 65", "10.0.64.1 65"} {
+	for _, line := range []string{"10.0.0.1 1", "10.1.0.1 1", "10.0.0.1 257", "10.1.0.1 257"} {
 		addr, port, _ := strings.Cut(line, " ")
 		require.Equal(t, policy.Allow, p.Decide(policy.Egress, remote(t, addr), flow(t, "tcp/"+port)).Verdict, line)
 	}
-	require.Equal(t, policy.Deny, p.Decide(policy.Egress, remote(t, "10.0.0.1"), flow(t, "tcp/66")).Verdict)
+	require.Equal(t, policy.Deny, p.Decide(policy.Egress, remote(t, "10.0.0.1"), flow(t, "tcp/258")).Verdict)
 
 	var documents [][]byte
-	for range 65 {
-		documents = append(documents, doc(spec))
+	for range 5001 {
+		documents = append(documents, doc(`{"egress":[{}]}`))
 	}
 	set, err = Parse(documents...)
 	require.NoError(t, err)
 	_, err = set.For(pod("shop", "db"))
-	require.ErrorContains(t, err, `translate network policies for a pod in namespace "shop": check policy: egress.rules: 260 are too many`)
+	require.ErrorContains(t, err, `translate network policies for a pod in namespace "shop": check policy: egress.rules: 5001 are too many`)
+}
+
+// TestLarge translates documents that are large and possible: all ports of many namespaces, 5000 rules, and
+// pods with many labels.
+func TestLarge(t *testing.T) {
+	var namespaces, ports, rules []string
+	for i := range 30 {
+		namespaces = append(namespaces, fmt.Sprintf(`{"namespaceSelector":{"matchLabels":{"kubernetes.io/metadata.name":"ns-%d"}}}`, i))
+	}
+	for i := range 50 {
+		ports = append(ports, fmt.Sprintf(`{"port":%d}`, 8000+2*i))
+	}
+	for i := range 5000 {
+		rules = append(rules, fmt.Sprintf(`{"to":[{"podSelector":{"matchLabels":{"app":"a-%d"}}}],"ports":[{"port":%d}]}`, i%1000, 1000+i))
+	}
+	set, err := Parse(doc(`{"ingress":[{"from":[`+strings.Join(namespaces, ",")+`],"ports":[`+strings.Join(ports, ",")+`]}]}`),
+		doc(`{"policyTypes":["Egress"],"egress":[`+strings.Join(rules, ",")+`]}`))
+	require.NoError(t, err)
+	p, err := set.For(pod("shop", "db"))
+	require.NoError(t, err)
+	for traffic, want := range map[policy.Traffic]int{policy.Ingress: 30 + 1, policy.Egress: 5000} {
+		steps, _ := p.Steps(traffic)
+		require.Len(t, steps, want)
+	}
+	require.Equal(t, policy.Allow, p.Decide(policy.Ingress, remote(t, "ns-29/x"), flow(t, "tcp/8098")).Verdict)
+	require.Equal(t, policy.Deny, p.Decide(policy.Ingress, remote(t, "ns-29/x"), flow(t, "tcp/8099")).Verdict)
+	require.Equal(t, policy.Allow, p.Decide(policy.Egress, remote(t, "shop/a-999"), flow(t, "tcp/5999")).Verdict)
+	require.Equal(t, policy.Deny, p.Decide(policy.Egress, remote(t, "shop/a-999"), flow(t, "tcp/5998")).Verdict)
+
+	many := Pod{Labels: map[string]string{}, NamespaceLabels: map[string]string{}}
+	for i := range 100 {
+		many.Labels[fmt.Sprint("l-", i)], many.NamespaceLabels[fmt.Sprint("n-", i)] = "", ""
+	}
+	labels, err := many.AllocationLabels()
+	require.NoError(t, err)
+	require.Len(t, labels, 201)
 }
 
 // TestBounds checks that documents of a moderate size do not become a great many peers.
@@ -339,19 +391,44 @@ func TestErrorsNameThePlace(t *testing.T) {
 		_, err := Parse([]byte(text))
 		require.ErrorContains(t, err, want, text)
 	}
-	set, err := Parse(doc(`{"ingress":[{"ports":[{"port":80},{"port":"http"}]}]}`))
-	require.NoError(t, err)
-	_, err = set.For(Pod{Namespace: "shop"})
-	require.EqualError(t, err, `translate network policy shop/p: spec.ingress[0].ports[1].port: port "http" has a name, and no function resolves names`)
-	_, err = set.For(Pod{})
-	require.NoError(t, err, "a pod of another namespace")
-
-	set, err = Parse([]byte(`{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy"}`))
+	set, err := Parse([]byte(`{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy"}`))
 	require.NoError(t, err)
 	for namespace, isolated := range map[string]bool{"": true, "default": true, "shop": false} {
 		p, err := set.For(Pod{Namespace: namespace})
 		require.NoError(t, err)
 		require.Equal(t, isolated, p.Ingress != nil, namespace)
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	set, err := Parse(doc(`{"policyTypes":["Ingress","Egress"],"ingress":[{"ports":[{"port":80},{"port":"sql"},{"port":"http"}]}],"egress":[
+		{"to":[{"podSelector":{}},{"ipBlock":{"cidr":"10.0.0.0/8"}}],"ports":[{"port":"http"}]},{"ports":[{"port":"http"},{"port":"dns"}]}]}`),
+		doc(`{"policyTypes":["Ingress"],"egress":[{"ports":[{"port":"none"}]}]}`))
+	require.NoError(t, err)
+	require.Equal(t, []string{
+		`network policy shop/p: spec.ingress[0].ports[1].port: the pod has no tcp port "sql": it allows nothing`,
+		`network policy shop/p: spec.egress[0].ports[0].port: port "http" has a number at pods only: it allows nothing for an ipBlock`,
+		`network policy shop/p: spec.egress[1].ports[1].port: no peer has a tcp port "dns": it allows nothing`,
+	}, set.Warnings(pod("shop", "db")))
+	require.Empty(t, set.Warnings(pod("lab", "db")), "no document selects it")
+}
+
+func TestPorts(t *testing.T) {
+	set, err := Parse()
+	require.NoError(t, err)
+	for want, port := range map[string]Port{
+		`port "": names have`:                      {"", "tcp", 80},
+		`port "80": names have`:                    {"80", "tcp", 80},
+		`port "a": protocol "TCP" is not tcp, udp`: {"a", "TCP", 80},
+		`port "a": it has no number`:               {"a", "tcp", 0},
+	} {
+		own := Pod{Ports: []Port{port}}
+		_, err := own.AllocationLabels()
+		require.ErrorContains(t, err, `translate labels of a pod in namespace "default": `+want)
+		_, err = set.For(own)
+		require.ErrorContains(t, err, want)
+		_, err = set.For(Pod{PeerPorts: []Port{port}})
+		require.ErrorContains(t, err, want)
 	}
 }
 
@@ -361,7 +438,7 @@ func TestAllocationLabels(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{
 		"app": "web", "x": "y", "namespace.allocnet/team": "b", "example.com.namespace.allocnet/env": "test",
-		"kubernetes.io.namespace.allocnet/metadata.name": "lab",
+		"kubernetes.io.namespace.allocnet/metadata.name": "lab", "http.tcp.port.allocnet/80": "",
 	}, labels)
 	empty := Pod{}
 	labels, err = empty.AllocationLabels()
@@ -372,10 +449,12 @@ func TestAllocationLabels(t *testing.T) {
 	labels, err = other.AllocationLabels()
 	require.NoError(t, err)
 	require.Equal(t, "a", labels["kubernetes.io.namespace.allocnet/metadata.name"])
-	for _, key := range []string{"namespace.allocnet/team", "kubernetes.io.namespace.allocnet/metadata.name"} {
+	for key, of := range map[string]string{
+		"namespace.allocnet/team": "namespaces", "kubernetes.io.namespace.allocnet/metadata.name": "namespaces", "http.tcp.port.allocnet/80": "ports",
+	} {
 		forged := Pod{Labels: map[string]string{key: "x"}}
 		_, err = forged.AllocationLabels()
-		require.EqualError(t, err, `translate labels of a pod in namespace "default": label "`+key+`" is reserved for labels of namespaces`)
+		require.EqualError(t, err, `translate labels of a pod in namespace "default": label "`+key+`" is reserved for labels of `+of)
 	}
 	wrong := Pod{Labels: map[string]string{"a": "-"}}
 	_, err = wrong.AllocationLabels()

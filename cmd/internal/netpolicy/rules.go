@@ -28,7 +28,9 @@ func Rules(p *policy.Policy) []Rule {
 		steps, fallback := p.Steps(t)
 		for i := range steps {
 			s := &steps[i]
-			list = append(list, Rule{t.String(), s.Verdict, peerText(s), s.Service(), s.Rule})
+			for _, service := range s.Services {
+				list = append(list, Rule{t.String(), s.Verdict, peerText(s), service.String(), s.Rule})
+			}
 		}
 		list = append(list, Rule{t.String(), fallback, anything, anything, "default"})
 	}

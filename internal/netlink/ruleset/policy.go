@@ -46,13 +46,13 @@ type Stage struct {
 	Deny  bool
 }
 
-// PolicyRule matches packets with one peer and one service.
+// PolicyRule matches packets with one peer and one of the services.
 type PolicyRule struct {
 	// Name is part of the rule's comment.
-	Name    string
-	Deny    bool
-	Peer    Peer
-	Service Service
+	Name     string
+	Deny     bool
+	Peer     Peer
+	Services Services `json:"Service"`
 }
 
 // Peer is the other end of a packet. At most one field is set, besides Except and the Original of World;

@@ -1,8 +1,10 @@
 package ruleset
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -21,22 +23,28 @@ import (
 // examplePolicy has every kind of peer and service, two stages, and a selection.
 func examplePolicy() *Policy {
 	ping, ping6 := uint8(8), uint8(128)
+	singlePorts := Services{{Protocol: unix.IPPROTO_UDP, First: 443, Last: 443}, {Protocol: unix.IPPROTO_TCP, First: 80, Last: 80}}
 	return &Policy{
 		ID: "0123456789abcdef", Group: names.FirstPolicyGroup + 1,
 		Egress: []Stage{
 			{Rules: []PolicyRule{
 				{Name: "preset no-metadata", Deny: true, Peer: Peer{Original: policy.Metadata()}},
-				{Name: "no-services", Deny: true, Peer: Peer{Original: prefixes("169.254.169.254/32")}, Service: Service{Protocol: unix.IPPROTO_TCP, First: 80, Last: 81}},
+				{Name: "no-services", Deny: true, Peer: Peer{Original: prefixes("169.254.169.254/32")}, Services: Services{{Protocol: unix.IPPROTO_TCP, First: 80, Last: 81}}},
+				{Name: "several-services", Deny: true, Peer: Peer{Original: prefixes("169.254.169.254/32")}, Services: singlePorts},
 				{Name: "preset no-metadata", Deny: true, Peer: Peer{Prefixes: policy.Metadata()}},
 			}},
 			{Deny: true, Rules: []PolicyRule{
-				{Name: "egress.rules[0]", Peer: Peer{Selection: "aa"}, Service: Service{Protocol: unix.IPPROTO_TCP, First: 443, Last: 443}},
-				{Name: "egress.rules[1]", Peer: Peer{Host: true}, Service: Service{Protocol: unix.IPPROTO_UDP, First: 53, Last: 54}},
+				{Name: "egress.rules[0]", Peer: Peer{Selection: "aa"}, Services: Services{{Protocol: unix.IPPROTO_TCP, First: 443, Last: 443}}},
+				{Name: "egress.rules[1]", Peer: Peer{Host: true}, Services: Services{{Protocol: unix.IPPROTO_UDP, First: 53, Last: 54}}},
 				{Name: "egress.rules[2]", Peer: Peer{World: true, Except: policy.NotWorld(), Original: policy.Metadata()}},
-				{Name: "egress.rules[3]", Service: Service{Protocol: unix.IPPROTO_ICMP, Type: &ping}},
-				{Name: "egress.rules[4]", Service: Service{Protocol: unix.IPPROTO_ICMPV6, Type: &ping6}},
-				{Name: "egress.rules[5]", Peer: Peer{Prefixes: prefixes("10.0.0.0/8", "192.168.7.0/24", "172.16.9.1/32")}, Service: Service{Protocol: unix.IPPROTO_SCTP}},
+				{Name: "egress.rules[3]", Services: Services{{Protocol: unix.IPPROTO_ICMP, Type: &ping}}},
+				{Name: "egress.rules[4]", Services: Services{{Protocol: unix.IPPROTO_ICMPV6, Type: &ping6}}},
+				{Name: "egress.rules[5]", Peer: Peer{Prefixes: prefixes("10.0.0.0/8", "192.168.7.0/24", "172.16.9.1/32")}, Services: Services{{Protocol: unix.IPPROTO_SCTP}}},
 				{Name: "egress.rules[6]", Peer: Peer{Prefixes: prefixes("10.9.9.1/32", "10.9.9.2/32", "fd00:9::9/128")}},
+				{Name: "egress.rules[7]", Peer: Peer{Selection: "aa"}, Services: singlePorts},
+				{Name: "egress.rules[8]", Peer: Peer{Host: true}, Services: singlePorts},
+				{Name: "egress.rules[9]", Services: append(Services{{Protocol: unix.IPPROTO_UDP, First: 53, Last: 60}, {Protocol: unix.IPPROTO_UDP, First: 60, Last: 70},
+					{Protocol: unix.IPPROTO_SCTP}, {Protocol: unix.IPPROTO_ICMP, Type: &ping}}, singlePorts...)},
 			}},
 			{Rules: []PolicyRule{
 				{Name: "preset no-host", Deny: true, Peer: Peer{Host: true, Except: prefixes("10.1.0.0/16", "fe80::/10")}},
@@ -44,7 +52,7 @@ func examplePolicy() *Policy {
 			}},
 		},
 		Ingress: []Stage{{Deny: true, Rules: []PolicyRule{
-			{Name: "ingress.rules[0]", Peer: Peer{World: true, Except: policy.NotWorld()}, Service: Service{Protocol: unix.IPPROTO_UDP, First: 53, Last: 53}},
+			{Name: "ingress.rules[0]", Peer: Peer{World: true, Except: policy.NotWorld()}, Services: Services{{Protocol: unix.IPPROTO_UDP, First: 53, Last: 53}}},
 			{Name: "host", Peer: Peer{Host: true}},
 		}}},
 		Selections: []Selection{{Name: "aa", Members: []Member{peerMember("peer", "10.1.2.9", "fd00::9")}}},
@@ -138,9 +146,14 @@ func TestLargePolicy(t *testing.T) {
 	nft(t, "flush", "ruleset")
 	p := examplePolicy()
 	p.Egress, p.Selections = []Stage{{Deny: true}}, nil
-	for i := range 1000 {
-		peer := Peer{Prefixes: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)}), 32)}}
-		p.Egress[0].Rules = append(p.Egress[0].Rules, PolicyRule{Name: fmt.Sprintf("egress.rules[%d]", i), Peer: peer})
+	for i := range 5000 {
+		r := PolicyRule{Name: fmt.Sprintf("egress.rules[%d]", i)}
+		r.Peer.Prefixes = []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)}), 32)}
+		for port := range uint16(6) {
+			first := uint16(i%1000) + 7*port
+			r.Services = append(r.Services, Service{Protocol: unix.IPPROTO_TCP, First: 1 + first, Last: 1 + first + port%2})
+		}
+		p.Egress[0].Rules = append(p.Egress[0].Rules, r)
 	}
 	require.NoError(t, r.AddPolicy(t.Context(), p))
 	require.NoError(t, r.CheckPolicy(t.Context(), p))
@@ -152,6 +165,76 @@ func TestLargePolicy(t *testing.T) {
 	nft(t, "flush", "map", "ip6", names.PolicyTable, "egress_links")
 	require.NoError(t, r.DelPolicy(t.Context(), p, nil))
 	require.NotContains(t, nft(t, "list", "ruleset"), p.ID)
+}
+
+// TestPortsOfPolicies: the number of rules does not depend on that of ports. Rules with the same ports share a set.
+func TestPortsOfPolicies(t *testing.T) {
+	stage := Stage{Deny: true}
+	for i := range 30 {
+		r := PolicyRule{Name: "namespaces", Peer: Peer{Selection: fmt.Sprintf("%02x", i)}}
+		for port := range 50 {
+			r.Services = append(r.Services, Service{Protocol: unix.IPPROTO_TCP, First: uint16(8000 + 2*port), Last: uint16(8000 + 2*port)})
+		}
+		stage.Rules = append(stage.Rules, r)
+	}
+	p := &Policy{ID: "aa", Group: names.FirstPolicyGroup, Ingress: []Stage{stage}}
+	for _, table := range policyTables {
+		n, err := p.objects(table)
+		require.NoError(t, err)
+		require.Len(t, n.chains, 2)
+		require.Len(t, n.chains[1].rules, 31)
+		require.Len(t, n.sets, 1)
+		require.Len(t, n.elements, 50)
+	}
+}
+
+// TestServicesAsJSON: one service is what it was before there could be several, which versions from then refuse.
+func TestServicesAsJSON(t *testing.T) {
+	kind := uint8(8)
+	for _, c := range []struct {
+		Services
+		want string
+	}{
+		{nil, `{"Protocol":0,"First":0,"Last":0,"Type":null}`},
+		{Services{{Protocol: 6, First: 80, Last: 81}}, `{"Protocol":6,"First":80,"Last":81,"Type":null}`},
+		{Services{{Protocol: 6}, {Protocol: 1, Type: &kind}}, `[{"Protocol":6,"First":0,"Last":0,"Type":null},{"Protocol":1,"First":0,"Last":0,"Type":8}]`},
+	} {
+		rule := PolicyRule{Services: c.Services}
+		data, err := json.Marshal(rule)
+		require.NoError(t, err)
+		require.Contains(t, string(data), `,"Service":`+c.want+`}`)
+		var is PolicyRule
+		require.NoError(t, json.Unmarshal(data, &is))
+		require.Equal(t, rule, is)
+		var former struct{ Service Service }
+		require.Equal(t, len(c.Services) > 1, json.Unmarshal(data, &former) != nil)
+	}
+}
+
+// TestDisjoint: the ports are the same, and no two ranges have one in common.
+func TestDisjoint(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	for range 1000 {
+		var list []Service
+		want := map[[2]int]bool{}
+		for range random.IntN(6) {
+			s := Service{Protocol: uint8(6 + 11*random.IntN(2)), First: uint16(1 + random.IntN(20))}
+			s.Last = s.First + uint16(random.IntN(6))
+			list = append(list, s)
+			for port := s.First; port <= s.Last; port++ {
+				want[[2]int{int(s.Protocol), int(port)}] = true
+			}
+		}
+		got := map[[2]int]bool{}
+		for _, s := range disjoint(list) {
+			for port := s.First; port <= s.Last; port++ {
+				key := [2]int{int(s.Protocol), int(port)}
+				require.False(t, got[key], "%v", list)
+				got[key] = true
+			}
+		}
+		require.Equal(t, want, got, "%v", list)
+	}
 }
 
 // TestPolicyOfOneFamily: the chains and the elements that lead to them are in the table of the family
@@ -359,7 +442,7 @@ func TestOrphansOfAnotherInstance(t *testing.T) {
 	nft(t, "flush", "ruleset")
 	p, m := examplePolicy(), peerMember("other", "10.1.2.8", "fd00::8")
 	p.Instance, p.Family = "one", PolicyIPv4
-	p.Egress = []Stage{{Deny: true, Rules: []PolicyRule{{Peer: Peer{Selection: "bb"}, Service: Service{Protocol: unix.IPPROTO_ICMPV6}}}}}
+	p.Egress = []Stage{{Deny: true, Rules: []PolicyRule{{Peer: Peer{Selection: "bb"}, Services: Services{{Protocol: unix.IPPROTO_ICMPV6}}}}}}
 	p.Ingress = []Stage{{Deny: true, Rules: []PolicyRule{{Peer: Peer{Selection: "aa"}}}}}
 	p.Selections = []Selection{{Name: "aa"}, {Name: "bb"}}
 	require.NoError(t, r.AddPolicy(t.Context(), p))

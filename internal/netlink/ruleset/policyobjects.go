@@ -2,7 +2,6 @@ package ruleset
 
 import (
 	"crypto/sha256"
-	"encoding/binary"
 	"fmt"
 	"net"
 	"net/netip"
@@ -172,8 +171,8 @@ func (n *policyObjects) stage(name names.PolicyChain, d int, s *Stage) {
 	n.chains = append(n.chains, c)
 }
 
-// rule returns the expressions of a rule; none if it matches no packet of the family. A rule about
-// Allocations is two, and so is one about the World: what has no entry in connection tracking was not sent
+// rule returns the expressions of a rule; none if it matches no packet of the family. All ports are one lookup,
+// and each other service is a rule of its own. A rule about Allocations is two, and so is one about the World: what has no entry in connection tracking was not sent
 // to another destination, and would end a rule that reads the entry (nft_ct_get_eval).
 func (n *policyObjects) rule(chain names.PolicyChain, i, d int, r *PolicyRule) [][]expr.Any {
 	peers, ok := n.peers(chain.Set(i), d, &r.Peer)
@@ -181,26 +180,28 @@ func (n *policyObjects) rule(chain names.PolicyChain, i, d int, r *PolicyRule) [
 		return nil
 	}
 	translated := !r.Peer.World && len(r.Peer.Original) > 0
-	service, ok := n.service(&r.Service, translated)
-	if !ok {
-		return nil
-	}
 	verdict := returns()
 	if r.Deny {
 		verdict = goTo(denialsOf(d))
 	}
-	var rules [][]expr.Any
-	for _, peer := range peers {
-		rules = append(rules, slices.Concat(peer, service, []expr.Any{&expr.Counter{}, verdict}))
-	}
-	switch exprs := rules[0]; {
+	conditions := [][]expr.Any{nil}
+	switch {
 	case r.Peer.Allocations:
-		return [][]expr.Any{slices.Concat(notRedirected(), exprs), slices.Concat(withoutEntry(), exprs)}
+		conditions = [][]expr.Any{notRedirected(), withoutEntry()}
 	case translated:
-		return [][]expr.Any{slices.Concat(redirected(), exprs)}
+		conditions = [][]expr.Any{redirected()}
 	case r.Peer.World && d == egress:
 		if others := n.prefixes(chain.Set(i), n.table.original(), r.Peer.Original, false); others != nil {
-			return [][]expr.Any{slices.Concat(others, exprs), slices.Concat(withoutEntry(), exprs)}
+			conditions = [][]expr.Any{others, withoutEntry()}
+		}
+	}
+	var rules [][]expr.Any
+	services := n.services(r.Services, translated)
+	for _, condition := range conditions {
+		for _, peer := range peers {
+			for _, service := range services {
+				rules = append(rules, slices.Concat(condition, peer, service, []expr.Any{&expr.Counter{}, verdict}))
+			}
 		}
 	}
 	return rules
@@ -327,32 +328,6 @@ func (n *policyObjects) setOf(name string, of []netip.Prefix) *set {
 	}
 	n.sets, n.elements = append(n.sets, s), append(n.elements, s.constant...)
 	return s
-}
-
-// service returns the expressions that match a service, or one before the translation of its connection.
-func (n *policyObjects) service(s *Service, original bool) ([]expr.Any, bool) {
-	if s.Protocol == 0 {
-		return nil, true
-	}
-	if s.Protocol == unix.IPPROTO_ICMP && n.table.family != unix.NFPROTO_IPV4 || s.Protocol == unix.IPPROTO_ICMPV6 && n.table.family != unix.NFPROTO_IPV6 {
-		return nil, false
-	}
-	exprs := []expr.Any{protocol(0), equal([]byte{s.Protocol})}
-	number := func(port uint16) []byte { return binary.BigEndian.AppendUint16(nil, port) }
-	var port expr.Any = port(0)
-	if original {
-		port = &expr.Ct{Key: expr.CtKeyPROTODST, Register: 1}
-	}
-	switch {
-	case s.Type != nil:
-		exprs = append(exprs, transport(0, 1, 0), equal([]byte{*s.Type}))
-	case s.First == 0 && s.Last == 0:
-	case s.First == s.Last:
-		exprs = append(exprs, port, equal(number(s.First)))
-	default:
-		exprs = append(exprs, port, &expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: number(s.First), ToData: number(s.Last)})
-	}
-	return exprs, true
 }
 
 // constant returns the elements of the constant sets that rules use.

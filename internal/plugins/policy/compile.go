@@ -86,8 +86,8 @@ func stageOf(instance string, own []netip.Prefix, steps []policy.Step, fallback 
 		step := &steps[i]
 		r := ruleset.PolicyRule{
 			Name: step.Rule, Deny: step.Verdict == policy.Deny,
-			Peer:    ruleset.Peer{Prefixes: step.Prefixes, Host: step.Host, World: step.World, Except: step.Except},
-			Service: serviceOf(step),
+			Peer:     ruleset.Peer{Prefixes: step.Prefixes, Host: step.Host, World: step.World, Except: step.Except},
+			Services: servicesOf(step.Services),
 		}
 		if step.OtherNetwork {
 			r.Peer.Allocations, r.Peer.Except = !step.Host, own
@@ -118,23 +118,29 @@ func seeMetadata(s *ruleset.Stage) {
 			}
 		}
 		if len(metadata) > 0 {
-			first = append(first, ruleset.PolicyRule{Name: r.Name, Deny: true, Peer: ruleset.Peer{Original: metadata}, Service: r.Service})
+			first = append(first, ruleset.PolicyRule{Name: r.Name, Deny: true, Peer: ruleset.Peer{Original: metadata}, Services: r.Services})
 		}
 	}
 	s.Rules = append(first, s.Rules...)
 }
 
-func serviceOf(step *policy.Step) ruleset.Service {
-	s := ruleset.Service{Protocol: step.Protocol}
-	switch {
-	case !step.Ports:
-	case step.Protocol == unix.IPPROTO_ICMP || step.Protocol == unix.IPPROTO_ICMPV6:
-		kind := uint8(step.First)
-		s.Type = &kind
-	default:
-		s.First, s.Last = step.First, step.Last
+// servicesOf returns the services of a step; nil for everything.
+func servicesOf(spans []policy.Span) (list ruleset.Services) {
+	for _, span := range spans {
+		s := ruleset.Service{Protocol: span.Protocol}
+		switch {
+		case span.Protocol == 0:
+			return nil
+		case !span.Ports:
+		case span.Protocol == unix.IPPROTO_ICMP || span.Protocol == unix.IPPROTO_ICMPV6:
+			kind := uint8(span.First)
+			s.Type = &kind
+		default:
+			s.First, s.Last = span.First, span.Last
+		}
+		list = append(list, s)
 	}
-	return s
+	return list
 }
 
 // selector selects attachments: by the ID of their allocation, or by its labels.

@@ -113,7 +113,7 @@ func TestCompileMetadata(t *testing.T) {
 	first := c.Egress[0].Rules[0]
 	require.Equal(t, "c", first.Name)
 	require.Equal(t, ruleset.Peer{Original: []netip.Prefix{netip.MustParsePrefix("169.254.169.254/32")}}, first.Peer)
-	require.Equal(t, uint16(80), first.Service.First)
+	require.Equal(t, uint16(80), first.Services[0].First)
 	for _, r := range c.Egress[0].Rules[1:] {
 		require.Equal(t, r.Peer.World, len(r.Peer.Original) > 0, r.Name)
 	}

@@ -226,7 +226,7 @@ func (j *judge) passes(s *ruleset.Stage, d *decided, peer netip.Addr, isHost boo
 		if len(r.Peer.Original) > 0 && !r.Peer.World {
 			port = f.OriginalPort
 		}
-		if j.matches(&r.Peer, d, peer, isHost, f) && matches(&r.Service, f.Protocol, port) {
+		if j.matches(&r.Peer, d, peer, isHost, f) && matches(r.Services, f.Protocol, port) {
 			return !r.Deny
 		}
 	}
@@ -256,10 +256,12 @@ func (j *judge) matches(p *ruleset.Peer, d *decided, peer netip.Addr, isHost boo
 	return true
 }
 
-func matches(s *ruleset.Service, protocol uint8, port uint16) bool {
+func matches(services ruleset.Services, protocol uint8, port uint16) bool {
+	return len(services) == 0 || slices.ContainsFunc(services, func(s ruleset.Service) bool { return isOf(&s, protocol, port) })
+}
+
+func isOf(s *ruleset.Service, protocol uint8, port uint16) bool {
 	switch {
-	case s.Protocol == 0:
-		return true
 	case s.Protocol != protocol:
 		return false
 	case s.Type != nil:

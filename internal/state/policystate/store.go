@@ -97,7 +97,7 @@ func hash(text string) string {
 }
 
 // maxFile is the maximum size of a file.
-const maxFile = 4 << 20
+const maxFile = 64 << 20
 
 // Session is the store while it is locked.
 type Session struct {
