@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/allocnet/allocnet/internal/state/bridges"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/subnets"
 )
@@ -25,7 +26,7 @@ const (
 )
 
 // list returns what the host has, and whether that was looked at just now. With again, it always is.
-func (h *hostPrefixes) list(confs *conflist.Dir, now func() time.Time, again bool) (taken []subnets.Taken, fresh bool, err error) {
+func (h *hostPrefixes) list(confs *conflist.Dir, created *bridges.Store, now func() time.Time, again bool) (taken []subnets.Taken, fresh bool, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	began := now()
@@ -37,6 +38,10 @@ func (h *hostPrefixes) list(confs *conflist.Dir, now func() time.Time, again boo
 		h.until = time.Time{}
 		return nil, true, fmt.Errorf("look at the addresses and routes of the host: %w", err)
 	}
+	h.taken = slices.DeleteFunc(h.taken, func(t subnets.Taken) bool { // doctor compares networks with each other
+		own, err := created.Recorded(t.Link, t.Index)
+		return t.Bridge && own && err == nil
+	})
 	end := now()
 	h.until = end.Add(max(prefixesFor, prefixesShare*end.Sub(began)))
 	return h.taken, true, nil
@@ -62,14 +67,14 @@ func (c *Configurator) requireRoom(networks ...*conflist.Network) error {
 	if !slices.ContainsFunc(networks, func(n *conflist.Network) bool { return len(subnets.Of(n)) > 0 }) {
 		return nil
 	}
-	taken, fresh, err := c.prefixes.list(c.confs, c.now, false)
+	taken, fresh, err := c.prefixes.list(c.confs, c.bridges, c.now, false)
 	if err != nil {
 		return err
 	}
 	if err := subnets.RequireRoom(networks, taken); err == nil || fresh {
 		return err
 	}
-	if taken, _, err = c.prefixes.list(c.confs, c.now, true); err != nil { // it may have gone
+	if taken, _, err = c.prefixes.list(c.confs, c.bridges, c.now, true); err != nil { // it may have gone
 		return err
 	}
 	return subnets.RequireRoom(networks, taken)

@@ -60,6 +60,7 @@ func safeKinds() string {
 // safeRepairs are what --fix does for the kinds of findings that it repairs.
 var safeRepairs = map[string]string{
 	"forwarding-off":      "switch forwarding on",
+	"routers-ignored":     "let the link take router advertisements although the host forwards (accept_ra=2)",
 	"route-localnet":      "set route_localnet of allocations' links",
 	"forward-drop":        "make allocnet's rule in the chain FORWARD",
 	"lease-without-owner": "remove the lease, if the kernel has nothing of the allocation",

@@ -39,7 +39,7 @@ var sentinels = map[string]error{
 	"allocnet.ErrUnknownNetwork": allocnet.ErrUnknownNetwork, "allocnet.ErrPluginNotInstalled": allocnet.ErrPluginNotInstalled,
 	"allocnet.ErrInvalidResult": allocnet.ErrInvalidResult, "allocnet.ErrNoAddress": allocnet.ErrNoAddress,
 	"allocnet.ErrInUse": allocnet.ErrInUse, "allocnet.ErrExhausted": allocnet.ErrExhausted, "allocnet.ErrNoPort": allocnet.ErrNoPort, "allocnet.ErrAddressUnavailable": allocnet.ErrAddressUnavailable,
-	"allocnet.ErrBridgeFull": allocnet.ErrBridgeFull, "allocnet.ErrLimit": allocnet.ErrLimit,
+	"allocnet.ErrSubnetTaken": allocnet.ErrSubnetTaken, "allocnet.ErrBridgeFull": allocnet.ErrBridgeFull, "allocnet.ErrLimit": allocnet.ErrLimit,
 	"allocnet.ErrPortTaken": allocnet.ErrPortTaken, "allocnet.ErrSetUp": allocnet.ErrSetUp,
 	"allocnet.ErrUnhealthy": allocnet.ErrUnhealthy, "allocnet.ErrNotChecked": allocnet.ErrNotChecked,
 	"allocnet.ErrIncomplete": allocnet.ErrIncomplete, "allocnet.ErrExists": allocnet.ErrExists, "allocnet.ErrListener": allocnet.ErrListener,
@@ -82,6 +82,7 @@ var samples = map[string]error{
 		Mapping: portmap.Mapping{HostIP: "127.0.0.1", HostPort: 80, ContainerPort: 8080, Protocol: "tcp"}, To: netip.MustParseAddrPort("10.0.0.2:8080"),
 		Network: "net", ID: "db", Interface: "eth0", Instance: "i",
 	},
+	"allocnet.SubnetError":   &allocnet.SubnetError{Network: "web", File: "/etc/cni/net.d/10-web.conflist", Subnet: netip.MustParsePrefix("10.0.0.0/24"), Taken: "address 10.0.0.7/24 of eth0"},
 	"allocnet.RevisionError": &allocnet.RevisionError{ID: "web", Wanted: "a-1", Current: "a-2"},
 	"types.Error":            &types.Error{Code: 11, Msg: "later", Details: "the moon"},
 }

@@ -154,6 +154,7 @@ var hints = []struct {
 	{applies: both(is(errBroken), is(configurator.ErrUnhealthy)), text: say(
 		"repeat `allocnet setup` of a broken allocation with the same arguments; if its network namespace is gone, " +
 			"run `allocnet teardown ID` first")},
+	{applies: is(configurator.ErrSubnetTaken), text: say("`allocnet doctor` shows every overlap of the networks with the host")},
 	{applies: saying(rtnl.ErrBridgeFull, "exchange full"), text: say(
 		"`allocnet ls` lists the allocations on the bridge: remove some with `allocnet teardown ID` or `allocnet gc`; or use another network[--network| (--network)]")},
 	{applies: is(configurator.ErrInvalidResult), text: say("a plugin of the network does not work as CNI requires: update or replace it; `allocnet networks` lists the plugins")},

@@ -84,6 +84,8 @@ func TestStatusHasTheDoctor(t *testing.T) {
 	}
 	ip("link", "add", "other", "type", "bridge")
 	t.Cleanup(func() { ip("link", "del", "other") })
+	require.NoError(t, os.MkdirAll(w.path("state"), 0o700))
+	require.NoError(t, os.WriteFile(w.path("state/subnets"), []byte(`["10.202.0.0/16"]`), 0o600)) // chosen when they were free
 	ip("addr", "add", "10.202.3.1/24", "dev", "other")
 	got := w.run("status")
 	require.Equal(t, exitNo, got.code)

@@ -76,7 +76,9 @@ func choice(o conflist.EmbeddedOptions) (list []netip.Prefix, kept bool, err err
 	if len(o.Subnets) > 0 || o.SubnetsFrom != "" || !filepath.IsAbs(o.StateDir) {
 		return nil, true, nil
 	}
-	if list, kept, err = keptIn(o.StateDir); err == nil && !kept {
+	list, kept, err = keptIn(o.StateDir)
+	if err != nil || !kept { // Keep returns the error, when the network is used
+		kept = false
 		list, err = choose(o)
 	}
 	return list, kept, err
@@ -88,6 +90,9 @@ func choice(o conflist.EmbeddedOptions) (list []netip.Prefix, kept bool, err err
 func Keep(o conflist.EmbeddedOptions) error {
 	chosen, kept, err := choice(o)
 	if kept || err != nil {
+		return err
+	}
+	if _, _, err := keptIn(o.StateDir); err != nil {
 		return err
 	}
 	data, err := json.Marshal(chosen)

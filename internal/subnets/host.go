@@ -26,10 +26,13 @@ const (
 type Taken struct {
 	Kind   Kind
 	Prefix netip.Prefix // of an address: not masked
-	Link   string       // "" for a route without a link
-	Bridge bool         // the link is a bridge
-	Owner  names.Owner  // of the link; the zero value if it is not an attachment's
-	What   string       // the text for messages: route 10.0.0.0/8 via 192.0.2.1 through eth0
+	// Fallback reports that the kernel prefers the route of a link's own address to this one.
+	Fallback bool
+	Link     string      // "" for a route without a link
+	Index    int         // of the link
+	Bridge   bool        // the link is a bridge
+	Owner    names.Owner // of the link; the zero value if it is not an attachment's
+	What     string      // the text for messages: route 10.0.0.0/8 via 192.0.2.1 through eth0
 }
 
 // OfHost returns the addresses of all links, and the routes of all tables but local with their next
@@ -69,9 +72,13 @@ func OfHost(leftOut func(*netlink.Route) bool) (list []Taken, err error) {
 
 // host collects what a host has.
 type host struct {
-	links map[int]netlink.Link
-	taken []Taken
+	links    map[int]netlink.Link
+	taken    []Taken
+	fallback bool // of the route that is being added
 }
+
+// kernelMetric is the highest metric of the routes that the kernel makes for addresses: that of IPv6.
+const kernelMetric = 256
 
 // addRoute adds a route and its next hops. The links were listed after the routes, so a route whose link is not
 // in the list is gone with its link.
@@ -79,6 +86,8 @@ func (h *host) addRoute(r *netlink.Route) {
 	if r.Table == unix.RT_TABLE_LOCAL || r.LinkIndex != 0 && h.links[r.LinkIndex] == nil {
 		return
 	}
+	h.fallback = r.Priority > kernelMetric
+	defer func() { h.fallback = false }()
 	where := "without a link"
 	if l := h.links[r.LinkIndex]; l != nil {
 		where = "through " + l.Attrs().Name
@@ -117,8 +126,9 @@ func (h *host) add(kind Kind, l netlink.Link, dst *net.IPNet, what string) {
 	if !ok || bits == 0 || addr.IsLinkLocalUnicast() || addr.IsMulticast() || addr.IsLoopback() || !p.IsValid() {
 		return
 	}
-	t := Taken{Kind: kind, Prefix: p, What: what}
+	t := Taken{Kind: kind, Prefix: p, What: what, Fallback: h.fallback && kind == Route}
 	if l != nil {
+		t.Index = l.Attrs().Index
 		t.Link, t.Bridge = l.Attrs().Name, l.Type() == "bridge"
 		t.Owner, _ = names.ParseOwner(l.Attrs().Alias)
 		if l.Attrs().Flags&net.FlagLoopback != 0 {

@@ -154,7 +154,7 @@ func (s Subnet) isLeased(addr netip.Addr) bool {
 }
 
 // Covers reports whether the host loses what it has, once it is connected to the subnet: an address, a
-// next hop, or the network behind a route that is not wider than the subnet. What is at the network's own bridge
+// next hop, or the network behind a route that is not wider than the subnet, and no fallback. What is at the network's own bridge
 // or at the links of attachments stays, except a next hop whose address the host takes as the gateway.
 func (s Subnet) Covers(t Taken) bool {
 	switch {
@@ -163,7 +163,7 @@ func (s Subnet) Covers(t Taken) bool {
 	case s.Bridge != "" && t.Link == s.Bridge:
 		return t.Kind == NextHop && t.Prefix.Addr() == s.Range.Gateway
 	case t.Kind == Route:
-		return t.Link != "" && t.Prefix.Bits() >= s.Prefix.Bits()
+		return t.Link != "" && (t.Prefix.Bits() > s.Prefix.Bits() || t.Prefix.Bits() == s.Prefix.Bits() && !t.Fallback)
 	}
 	return true
 }

@@ -89,6 +89,8 @@ func TestCovers(t *testing.T) {
 		{"a next hop, ptp", ptp, at(NextHop, "10.1.0.1/32", "eth0"), true},
 		{"a narrower route", wide, at(Route, "10.1.4.0/24", "wg0"), true},
 		{"an equal route", wide, at(Route, "10.1.0.0/16", "wg0"), true},
+		{"an equal route as a fallback", wide, Taken{Kind: Route, Prefix: netip.MustParsePrefix("10.1.0.0/16"), Link: "wg0", Fallback: true}, false},
+		{"a narrower route as a fallback", wide, Taken{Kind: Route, Prefix: netip.MustParsePrefix("10.1.4.0/24"), Link: "wg0", Fallback: true}, true},
 		{"a wider route", wide, at(Route, "10.0.0.0/8", "wg0"), false},
 		{"a route elsewhere", wide, at(Route, "10.2.0.0/16", "wg0"), false},
 		{"a route that drops", wide, at(Route, "10.1.0.0/16", ""), false},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -15,6 +16,7 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/plugins/veth"
+	"github.com/allocnet/allocnet/internal/state/bridges"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/lease"
 	"github.com/allocnet/allocnet/internal/subnets"
@@ -71,7 +73,7 @@ func (b *bridge) setGateways(ctx context.Context, host *sdk.Host, br *netlink.Br
 	var errs []error
 	for _, address := range r.IPs {
 		gateway := &net.IPNet{IP: address.Gateway, Mask: address.Address.Mask}
-		added, err := b.ensureAddress(ctx, host.Kernel, link, gateway, r)
+		added, err := b.ensureAddress(ctx, host, link, gateway, r)
 		changed, errs = changed || added, append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -108,7 +110,8 @@ func ensureLinkLocal(host *rtnl.Host, link netlink.Link, r *types100.Result, isN
 // ensureAddress adds an address to the bridge or to a VLAN's interface. It adds
 // the address without listing first: usually the address exists, and listing
 // the addresses of a host with thousands of them takes longer.
-func (b *bridge) ensureAddress(ctx context.Context, host *rtnl.Host, link netlink.Link, want *net.IPNet, r *types100.Result) (added bool, err error) {
+func (b *bridge) ensureAddress(ctx context.Context, h *sdk.Host, link netlink.Link, want *net.IPNet, r *types100.Result) (added bool, err error) {
+	host := h.Kernel
 	added, err = host.EnsureAddress(link.Attrs().Index, want, rtnl.NoDAD)
 	if err != nil {
 		return false, fmt.Errorf("interface %q: %w", link.Attrs().Name, err)
@@ -116,7 +119,11 @@ func (b *bridge) ensureAddress(ctx context.Context, host *rtnl.Host, link netlin
 	if !added {
 		return false, nil
 	}
-	if err := errors.Join(b.requireRoom(link, want, r), b.resolveConflicts(host, link, want)); err != nil {
+	err = b.requireRoom(h.Bridges, link, want, r)
+	if err == nil {
+		err = b.resolveConflicts(host, link, want)
+	}
+	if err != nil {
 		return false, errors.Join(err, host.AddrDel(link, &netlink.Addr{IPNet: want}))
 	}
 	// A MAC that was set no longer follows the MACs of the ports.
@@ -128,7 +135,7 @@ func (b *bridge) ensureAddress(ctx context.Context, host *rtnl.Host, link netlin
 
 // requireRoom returns an *allocnet.SubnetError if the host loses something by an address that it got now. The
 // attachment itself may be in the network namespace of the host.
-func (b *bridge) requireRoom(link netlink.Link, gateway *net.IPNet, r *types100.Result) error {
+func (b *bridge) requireRoom(bridges *bridges.Store, link netlink.Link, gateway *net.IPNet, r *types100.Result) error {
 	addr, _ := netip.AddrFromSlice(gateway.IP)
 	ones, _ := gateway.Mask.Size()
 	prefix, err := addr.Unmap().Prefix(ones)
@@ -139,6 +146,10 @@ func (b *bridge) requireRoom(link netlink.Link, gateway *net.IPNet, r *types100.
 	if err != nil {
 		return err
 	}
+	taken = slices.DeleteFunc(taken, func(t subnets.Taken) bool {
+		own, err := bridges.Recorded(t.Link, t.Index)
+		return t.Bridge && own && err == nil
+	})
 	s := subnets.Subnet{
 		Network: &conflist.Network{Name: b.Name}, Prefix: prefix, Range: lease.Range{Gateway: addr.Unmap()}, Bridge: link.Attrs().Name, Gateway: true,
 		Addresses: sdk.Addresses(r),

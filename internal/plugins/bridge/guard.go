@@ -202,11 +202,17 @@ func (b *bridge) guardPort(changes *rtnl.Batch, port rtnl.Port, attached bool) (
 	return true
 }
 
+// takesNoRouters reports whether the source guard drops what a container sends from addresses of router
+// advertisements.
+func (b *bridge) takesNoRouters() bool {
+	return b.guardsSources() && b.ipam != "" && !b.DisableContainerInterface
+}
+
 // mayHearRouters reports whether router advertisements may reach a container whose source guard drops what it would send
 // from their addresses: on a bridge of the host, or one without the host's address. On others, there are allocations only,
 // whose advertisements the guard drops.
 func (b *bridge) mayHearRouters(host *sdk.Host, br *netlink.Bridge) (bool, error) {
-	if !b.guardsSources() || b.ipam == "" || b.DisableContainerInterface {
+	if !b.takesNoRouters() {
 		return false, nil
 	}
 	own, err := b.isOwn(host, br)

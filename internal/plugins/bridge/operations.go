@@ -45,17 +45,17 @@ func (b *bridge) Check(ctx context.Context, c *sdk.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	if err := b.checkRouters(c, br, r); err != nil {
+	if err := b.checkRouters(c, r); err != nil {
 		return err
 	}
 	return errors.Join(b.checkPort(c, r, peer, br), b.rules.Check(ctx, c, r))
 }
 
-// checkRouters returns an error if a container that may hear routers accepts what they advertise.
-func (b *bridge) checkRouters(c *sdk.CmdArgs, br *netlink.Bridge, r *types100.Result) error {
-	listens, err := b.mayHearRouters(c.Host, br)
-	if err != nil || !listens || sdk.AddedByReference(c, b.Name, r) {
-		return err
+// checkRouters returns an error if a container on a bridge without the host's address accepts what routers advertise. Of
+// others it is not known here whether ADD has found a bridge of the host.
+func (b *bridge) checkRouters(c *sdk.CmdArgs, r *types100.Result) error {
+	if !b.takesNoRouters() || b.IsGateway || sdk.AddedByReference(c, b.Name, r) {
+		return nil
 	}
 	s, err := c.Sandbox()
 	if err != nil {
@@ -66,9 +66,8 @@ func (b *bridge) checkRouters(c *sdk.CmdArgs, br *netlink.Bridge, r *types100.Re
 
 // restoreRouters restores what checkRouters checks.
 func (b *bridge) restoreRouters(c *sdk.CmdArgs, r *types100.Result) error {
-	br, err := c.Host.Kernel.Bridge(b.Bridge)
-	if err != nil || b.checkRouters(c, br, r) == nil {
-		return err
+	if b.checkRouters(c, r) == nil {
+		return nil
 	}
 	s, err := c.Sandbox()
 	if err != nil {

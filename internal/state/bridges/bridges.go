@@ -23,6 +23,7 @@ import (
 // use, also by several processes. To a nil Store, all bridges are created ones.
 type Store struct {
 	dir     string
+	usual   string // that of the default directory, in which the drop-in plugins record
 	begun   atomic.Bool
 	present func() (map[string]int, error) // see Begin
 	created sync.Map                       // indexes of recorded bridges by name
@@ -30,7 +31,7 @@ type Store struct {
 
 // In returns the record in a state directory, which need not exist.
 func In(stateDir string) *Store {
-	return &Store{dir: filepath.Join(stateDir, "bridges"), present: withAllocations}
+	return &Store{dir: filepath.Join(stateDir, "bridges"), usual: filepath.Join(names.DefaultStateDir, "bridges"), present: withAllocations}
 }
 
 // Begin begins the record. Bridges with ports of allocations count as created then: an earlier version recorded none.
@@ -127,26 +128,43 @@ func (s *Store) Add(name string, index int) error {
 // of that name with another index is one that another program has made since. Without a record, all are created
 // ones, as to earlier versions.
 func (s *Store) Created(name string, index int) (bool, error) {
+	recorded, err := s.Recorded(name, index)
+	if err != nil || recorded || s == nil {
+		return recorded, err
+	}
+	if _, err = os.Lstat(s.dir); errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("record of created bridges: %w", err)
+	}
+	return false, nil
+}
+
+// Recorded is Created, but without a record no bridge is a created one.
+func (s *Store) Recorded(name string, index int) (bool, error) {
 	if s == nil {
 		return true, nil
 	}
 	if known, ok := s.created.Load(name); ok && known == index {
 		return true, nil
 	}
-	data, err := smallfile.ReadOwn(filepath.Join(s.dir, name), maxSize)
-	if err == nil {
-		recorded, err := strconv.Atoi(string(data))
-		if err == nil && recorded == index && index != 0 {
+	var errs []error
+	for _, dir := range []string{s.dir, s.usual} {
+		data, err := smallfile.ReadOwn(filepath.Join(dir, name), maxSize)
+		if !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+		recorded, parseErr := strconv.Atoi(string(data))
+		if err != nil || parseErr != nil || recorded != index && recorded != 0 && index != 0 {
+			continue
+		}
+		if recorded == index && index != 0 {
 			s.created.Store(name, index)
 		}
-		return err == nil && (recorded == index || recorded == 0 || index == 0), nil
+		return true, nil
 	}
-	if errors.Is(err, fs.ErrNotExist) {
-		if _, err = os.Lstat(s.dir); errors.Is(err, fs.ErrNotExist) {
-			return true, nil
-		}
-	}
-	if err != nil {
+	if err := errors.Join(errs...); err != nil {
 		return false, fmt.Errorf("record of created bridges: %w", err)
 	}
 	return false, nil

@@ -13,7 +13,7 @@ func none() (map[string]int, error) { return nil, nil }
 
 func with(dir string, present func() (map[string]int, error)) *Store {
 	s := In(dir)
-	s.present = present
+	s.usual, s.present = dir, present // no other
 	return s
 }
 
