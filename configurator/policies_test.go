@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 
+	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/internal/testing/skip"
 	"github.com/allocnet/allocnet/policy"
 	"github.com/allocnet/allocnet/portmap"
@@ -202,4 +203,43 @@ func removeBridge(t *testing.T, name string) {
 	if link, err := netlink.LinkByName(name); err == nil {
 		require.NoError(t, netlink.LinkDel(link))
 	}
+}
+
+// TestPolicyOfFormerVersion: a policy whose rules a former version has made differently, so that it has another ID, is
+// restored after a flush as it was, and replaced by a repair, also in the kernel.
+func TestPolicyOfFormerVersion(t *testing.T) {
+	h, _ := nativeHost(t, "1.0.0", `{"type":"policy","capabilities":{"policy":true}}`)
+	a := h.alloc("a")
+	services := []policy.Service{{Protocol: "tcp", Ports: "80"}, {Protocol: "tcp", Ports: "81"}}
+	direction := &policy.Direction{Default: policy.Deny, Rules: []policy.Rule{{Services: services[:1]}, {Services: services[1:]}}}
+	a.Policy = &policy.Policy{Ingress: direction}
+	_, err := h.Setup(t.Context(), a)
+	require.NoError(t, err)
+	former, err := h.policies.Policies()
+	require.NoError(t, err)
+	require.Len(t, former, 1)
+	a.Policy = &policy.Policy{Ingress: &policy.Direction{Default: policy.Deny, Rules: []policy.Rule{{Services: services}}}}
+	h.changeRecord("a", func(r *record.Record) { r.Policy = a.Policy })
+	require.Error(t, h.Check(t.Context(), a))
+	require.NoError(t, exec.Command("nft", "flush", "ruleset").Run())
+	report, err := h.Restore(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"a"}, report.Restored)
+	listed, err := exec.Command("nft", "list", "ruleset").Output()
+	require.NoError(t, err)
+	require.Contains(t, string(listed), "goto policy_"+former[0])
+	repaired, err := h.CheckAndRepair(t.Context(), "a")
+	require.NoError(t, err)
+	require.True(t, repaired)
+	require.NoError(t, h.Check(t.Context(), a))
+	now, err := h.policies.Policies()
+	require.NoError(t, err)
+	require.Len(t, now, 1)
+	require.NotEqual(t, former, now)
+	listed, err = exec.Command("nft", "list", "ruleset").Output()
+	require.NoError(t, err)
+	require.NotContains(t, string(listed), former[0])
+	require.Contains(t, string(listed), now[0]+"_services_")
+	require.NoError(t, h.Teardown(t.Context(), Allocation{ID: a.ID}))
+	h.requireNoRecords()
 }

@@ -2,7 +2,9 @@ package policy
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 
 	"github.com/allocnet/allocnet/internal/names"
@@ -139,7 +141,13 @@ func (p *plugin) Wanted(_ context.Context, c *sdk.CmdArgs) (*sdk.Wanted, error) 
 	if err != nil {
 		return &sdk.Wanted{}, err
 	}
-	w := &sdk.Wanted{Elements: a.elements(), Settle: endDeniedOf(c.Host), Subject: a}
+	former := false
+	if c.Restoring {
+		if former, err = a.asStored(); err != nil {
+			return &sdk.Wanted{}, err
+		}
+	}
+	w := &sdk.Wanted{Elements: a.elements(), Settle: endDeniedOf(c.Host), Subject: a, Individual: former}
 	w.First = append(w.First, sdk.Object{
 		Key:     "addresses of allocations with policies",
 		Restore: func(ctx context.Context) (bool, error) { return knowAllOnce(ctx, c.Host) },
@@ -173,6 +181,29 @@ func (p *plugin) Wanted(_ context.Context, c *sdk.CmdArgs) (*sdk.Wanted, error) 
 		})
 	}
 	return w, nil
+}
+
+// asStored gives the attachment the policy that the store has for it, and reports whether that is another one: the
+// chains of the present one do not exist yet. A release may make other rules of the same policy.
+func (a *attachment) asStored() (former bool, err error) {
+	is, err := a.args.Host.Policies.Member(a.member.Key)
+	if err != nil || is == nil || is.Policy == a.member.Policy {
+		return false, err
+	}
+	if is.Policy == "" {
+		a.member.Policy, a.policy = "", nil
+		return true, nil
+	}
+	stored, err := a.args.Host.Policies.Policy(is.Policy)
+	if err != nil || stored == nil {
+		return true, err
+	}
+	c := &compiled{Policy: *stored}
+	if err := json.Unmarshal(stored.Content, &c.content); err != nil {
+		return true, fmt.Errorf("policy %s: %w", stored.ID, err)
+	}
+	a.member.Policy, a.policy = stored.ID, c
+	return true, nil
 }
 
 // endDeniedOf ends the connections that were admitted while something of what enforces the policies of
