@@ -24,6 +24,8 @@ func contract() testbed.Contract {
 		"TestIngressPolicy":                   {Run: TestIngressPolicy},
 		"TestIngressPolicyOfPtp":              {Run: TestIngressPolicyOfPtp},
 		"TestInvalidPacketsStay":              {Run: TestInvalidPacketsStay},
+		"TestManyNamespaces":                  {Run: TestManyNamespaces},
+		"TestNamedPorts":                      {Run: TestNamedPorts},
 		"TestPolicyBasic":                     {Run: TestPolicyBasic, Always: true},
 		"TestPolicyEndsConnections":           {Run: TestPolicyEndsConnections},
 		"TestPolicyEndsConnectionsOfTheLink":  {Run: TestPolicyEndsConnectionsOfTheLink},

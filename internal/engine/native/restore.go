@@ -84,7 +84,9 @@ func (r *restoration) collect(ctx context.Context, e *Engine, number int, reques
 			continue
 		}
 		for j, p := range a.Network.List.Plugins {
-			w, err := exec.Wanted(ctx, p.Network.Type, c.args(j, a.Result))
+			args := c.args(j, a.Result)
+			args.Restoring = true
+			w, err := exec.Wanted(ctx, p.Network.Type, args)
 			if errs = append(errs, err); err != nil {
 				continue
 			}

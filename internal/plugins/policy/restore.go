@@ -141,9 +141,11 @@ func (p *plugin) Wanted(_ context.Context, c *sdk.CmdArgs) (*sdk.Wanted, error) 
 	if err != nil {
 		return &sdk.Wanted{}, err
 	}
-	former, err := a.asStored()
-	if err != nil {
-		return &sdk.Wanted{}, err
+	former := false
+	if c.Restoring {
+		if former, err = a.asStored(); err != nil {
+			return &sdk.Wanted{}, err
+		}
 	}
 	w := &sdk.Wanted{Elements: a.elements(), Settle: endDeniedOf(c.Host), Subject: a, Individual: former}
 	w.First = append(w.First, sdk.Object{

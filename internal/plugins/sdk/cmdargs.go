@@ -42,6 +42,9 @@ type CmdArgs struct {
 	// Several reports that the allocation has more networks than this one. Then it may send
 	// from the addresses of all of them over a bridge, and receive on them.
 	Several bool
+	// Restoring asks Wanted for what the host had for the attachment. What it is to get instead, by a
+	// change that was not made yet, is left to Repair.
+	Restoring bool
 	// Binaries are the types of the plugins that ADD ran as binaries; nil if
 	// that is not known. DEL runs these binaries in addition to the native
 	// plugins of the same types.
