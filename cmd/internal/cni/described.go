@@ -63,11 +63,11 @@ func (d *description) fromAnnotations(value json.RawMessage) error {
 	}
 	if text, ok := annotations[labelsAnnotation]; ok && text != "" {
 		for pair := range strings.SplitSeq(text, ",") {
-			key, value, ok := strings.Cut(strings.TrimSpace(pair), "=")
+			key, value, ok := strings.Cut(pair, "=")
 			if !ok {
 				return badConfig("%s: %s: %.64q is not of the form KEY=VALUE", place, labelsAnnotation, pair)
 			}
-			if err := d.label(key, value, "annotation "+labelsAnnotation); err != nil {
+			if err := d.label(strings.TrimSpace(key), strings.TrimSpace(value), "annotation "+labelsAnnotation); err != nil {
 				return err
 			}
 		}
@@ -113,11 +113,10 @@ func argument(text, name string) (value string, ok bool, err error) {
 	return value, ok, nil
 }
 
-// label adds a label from a place.
+// label adds a label from a place. Runtimes and their users choose the texts, so one that is not valid in
+// a label is escaped.
 func (d *description) label(key, value, origin string) error {
-	if err := names.ValidateLabels(map[string]string{key: value}); err != nil {
-		return badConfig("%s: %v", origin, err)
-	}
+	key, value = names.EscapeLabel(key, value)
 	if other, ok := d.labels[key]; ok && other != value {
 		return badConfig("label %q is %q in %s, and %q in %s", key, other, d.labelsOrigin[key], value, origin)
 	}

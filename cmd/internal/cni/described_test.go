@@ -45,6 +45,13 @@ func TestDescribed(t *testing.T) {
 		{"annotations", "IgnoreUnknown=1;K8S_POD_NAMESPACE=prod", annotated(t, map[string]string{
 			labelsAnnotation: "app=web, tier=1,ns=prod", policyAnnotation: "isolated", "other/key": "x;y",
 		}), map[string]string{"app": "web", "tier": "1", "ns": "prod"}, &policy.Policy{Presets: []policy.Preset{policy.Isolated}}},
+		{"texts that are no labels", "IgnoreUnknown=1;NOMAD_JOB_ID=backup/periodic-1764450000;K8S_POD_NAMESPACE=", annotated(t, map[string]string{
+			labelsAnnotation: "a b = a b",
+		}), map[string]string{
+			"job": "backup-periodic-1764450000.sha256-4012c5e78fb8a3e383f0", "ns": "",
+			"a-b.sha256-c8687a08aa5d6ed20443": "a-b.sha256-c8687a08aa5d6ed20443",
+		}, nil},
+		{"labels of a container", "", `,"runtimeConfig":{"labels":{"a b":"a b"}}`, map[string]string{"a-b.sha256-c8687a08aa5d6ed20443": "a-b.sha256-c8687a08aa5d6ed20443"}, nil},
 		{"other annotations", "", annotated(t, map[string]string{"a": "b"}), nil, nil},
 		{"runtimeConfig as well", "NOMAD_JOB_ID=web", `,"runtimeConfig":{"labels":{"app":"web","job":"web"}}`, map[string]string{"app": "web", "job": "web"}, nil},
 	}
@@ -70,7 +77,6 @@ func TestDescribed(t *testing.T) {
 func TestDescribedWrongly(t *testing.T) {
 	w := newPoliced(t)
 	tests := []struct{ name, args, config, want string }{
-		{"value that is no label", "NOMAD_JOB_ID=web/periodic-1", "", `CNI_ARGS: NOMAD_JOB_ID: label "job": the value "web/periodic-1" must be`},
 		{"argument twice", "NOMAD_JOB_ID=web;X=y;NOMAD_JOB_ID=web", "", `CNI_ARGS: NOMAD_JOB_ID occurs twice`},
 		{"policy twice", "POLICY=no-host;POLICY=isolated", "", `CNI_ARGS: POLICY occurs twice`},
 		{"unknown preset", "POLICY=none", "", `CNI_ARGS: POLICY: "none" is neither a policy in JSON nor a list of presets`},
@@ -78,7 +84,6 @@ func TestDescribedWrongly(t *testing.T) {
 		{"path of a file", "POLICY=/etc/passwd", "", `"/etc/passwd" is neither`},
 		{"policy with a typo", `POLICY={"ingres":{}}`, "", `CNI_ARGS: POLICY: parse policy: unknown field "ingres"`},
 		{"annotation without a value", "", annotated(t, map[string]string{labelsAnnotation: "app"}), `allocnet/labels: "app" is not of the form KEY=VALUE`},
-		{"label in an annotation", "", annotated(t, map[string]string{labelsAnnotation: "app=a b"}), `annotation allocnet/labels: label "app": the value "a b"`},
 		{"annotation against an argument", "K8S_POD_NAMESPACE=dev", annotated(t, map[string]string{labelsAnnotation: "ns=prod"}),
 			`label "ns" is "prod" in annotation allocnet/labels, and "dev" in CNI_ARGS: K8S_POD_NAMESPACE`},
 		{"label twice", "", annotated(t, map[string]string{labelsAnnotation: "app=a,app=b"}), `label "app" is "a" in annotation allocnet/labels, and "b" in`},
