@@ -189,6 +189,8 @@ var hints = []struct {
 	{applies: isConflict, text: conflictHint},
 	{applies: saying(nil, "parse policy: ", "check policy: "), text: say("correct the policy at the place that the error names; `allocnet policy check FILE` checks it and changes nothing")},
 	{applies: saying(nil, "the key must be at most"), text: say("write the label as KEY=VALUE, as in tier=front, and KEY- for one to remove")},
+	{applies: saying(nil, "is reserved for labels of namespaces"), text: say(
+		"choose another key[--allow-reserved-labels|; --allow-reserved-labels permits the labels of a namespace, which `allocnet policy translate --json` prints]")},
 	{applies: saying(nil, "the allocation is attached to it already"), text: say(
 		"there is nothing to do: `allocnet inspect ID` shows the network and its interface")},
 	{applies: is(configurator.ErrUnhealthy), text: unhealthyHint},

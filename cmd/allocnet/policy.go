@@ -139,7 +139,8 @@ func newPolicyTranslate(a *app) *cobra.Command {
 		Short: "Translate NetworkPolicy documents of Kubernetes",
 		Long: `Translate NetworkPolicy documents of Kubernetes (networking.k8s.io/v1, in JSON; a list is
 possible) into the policy of the allocation of one pod. - is standard input. With --json
-the output also has the labels that the allocation needs. Nothing is changed.`,
+the output also has the labels that the allocation needs; setup and set accept those of
+the namespace with --allow-reserved-labels. Nothing is changed.`,
 		Example: `  kubectl get networkpolicies -A -o json | allocnet policy translate - --namespace shop --label app=db
   allocnet policy translate np.json --label app=db > db.json && allocnet set db --policy db.json`,
 		Args: cobra.MinimumNArgs(1),

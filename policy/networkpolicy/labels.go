@@ -2,15 +2,12 @@ package networkpolicy
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/policy"
 )
-
-// domain is, at the end of a label's prefix, the mark of a label that belongs to the namespace
-// of a pod.
-const domain = "namespace.allocnet"
 
 // nameKey is the label that has the name of a namespace. Kubernetes sets it on every one.
 const nameKey = "kubernetes.io/metadata.name"
@@ -38,16 +35,14 @@ func (p *Pod) namespace() string {
 }
 
 // AllocationLabels returns the labels that the allocation of the pod must have, so that the
-// policies of other pods match it. It is an error if the pod has a label with a key that
+// policies of other pods match it. Setup accepts them only with Allocation.AllowReservedLabels. It is an error if the pod has a label with a key that
 // stands for a label of a namespace, or if the labels are not valid for an allocation.
 func (p *Pod) AllocationLabels() (map[string]string, error) {
 	all := map[string]string{}
-	for key, value := range p.Labels {
-		if err := checkPodKey(key); err != nil {
-			return nil, fmt.Errorf("translate labels of a pod in namespace %.64q: %w", p.namespace(), err)
-		}
-		all[key] = value
+	if err := names.RefuseReserved(p.Labels); err != nil {
+		return nil, fmt.Errorf("translate labels of a pod in namespace %.64q: %w", p.namespace(), err)
 	}
+	maps.Copy(all, p.Labels)
 	for key, value := range p.NamespaceLabels {
 		all[namespaceKey(key)] = value
 	}
@@ -62,16 +57,10 @@ func (p *Pod) AllocationLabels() (map[string]string, error) {
 func namespaceKey(key string) string {
 	prefix, name, found := strings.Cut(key, "/")
 	if !found {
-		return domain + "/" + key
+		return names.NamespaceDomain + "/" + key
 	}
-	return prefix + "." + domain + "/" + name
+	return prefix + "." + names.NamespaceDomain + "/" + name
 }
 
 // checkPodKey refuses a key that namespaceKey returns.
-func checkPodKey(key string) error {
-	prefix, _, found := strings.Cut(key, "/")
-	if found && (prefix == domain || strings.HasSuffix(prefix, "."+domain)) {
-		return fmt.Errorf("label %.256q is reserved for labels of namespaces", key)
-	}
-	return nil
-}
+func checkPodKey(key string) error { return names.RefuseReserved(map[string]bool{key: true}) }

@@ -12,7 +12,10 @@ import (
 	"github.com/allocnet/allocnet/policy"
 )
 
-const policed = `"delegate":"policed","labelsFrom":{"job":"NOMAD_JOB_ID","ns":"K8S_POD_NAMESPACE"},"policyFrom":"POLICY"`
+const (
+	policed   = `"delegate":"policed","labelsFrom":{"job":"NOMAD_JOB_ID","ns":"K8S_POD_NAMESPACE","` + namespace + `":"NAMESPACE"},"policyFrom":"POLICY"`
+	namespace = "kubernetes.io.namespace.allocnet/metadata.name"
+)
 
 // annotated returns a runtimeConfig with the annotations of a pod.
 func annotated(t *testing.T, annotations map[string]string) string {
@@ -52,6 +55,7 @@ func TestDescribed(t *testing.T) {
 			"a-b.sha256-c8687a08aa5d6ed20443": "a-b.sha256-c8687a08aa5d6ed20443",
 		}, nil},
 		{"labels of a container", "", `,"runtimeConfig":{"labels":{"a b":"a b"}}`, map[string]string{"a-b.sha256-c8687a08aa5d6ed20443": "a-b.sha256-c8687a08aa5d6ed20443"}, nil},
+		{"label of the namespace, which the operator takes from an argument", "NAMESPACE=shop", "", map[string]string{namespace: "shop"}, nil},
 		{"other annotations", "", annotated(t, map[string]string{"a": "b"}), nil, nil},
 		{"runtimeConfig as well", "NOMAD_JOB_ID=web", `,"runtimeConfig":{"labels":{"app":"web","job":"web"}}`, map[string]string{"app": "web", "job": "web"}, nil},
 	}
@@ -86,7 +90,13 @@ func TestDescribedWrongly(t *testing.T) {
 		{"annotation without a value", "", annotated(t, map[string]string{labelsAnnotation: "app"}), `allocnet/labels: "app" is not of the form KEY=VALUE`},
 		{"annotation against an argument", "K8S_POD_NAMESPACE=dev", annotated(t, map[string]string{labelsAnnotation: "ns=prod"}),
 			`label "ns" is "prod" in annotation allocnet/labels, and "dev" in CNI_ARGS: K8S_POD_NAMESPACE`},
+		{"annotation in place of an argument", "", annotated(t, map[string]string{labelsAnnotation: "ns=prod"}),
+			`label "ns" is in annotation allocnet/labels, but it comes from CNI_ARGS: K8S_POD_NAMESPACE, which is missing`},
 		{"label twice", "", annotated(t, map[string]string{labelsAnnotation: "app=a,app=b"}), `label "app" is "a" in annotation allocnet/labels, and "b" in`},
+		{"label of a namespace in an annotation", "NAMESPACE=shop", annotated(t, map[string]string{labelsAnnotation: namespace + "=shop"}),
+			`annotation allocnet/labels: label "` + namespace + `" is reserved for labels of namespaces`},
+		{"label of a namespace of a container", "", `,"runtimeConfig":{"labels":{"namespace.allocnet/team":"a"}}`,
+			`runtimeConfig.labels: label "namespace.allocnet/team" is reserved for labels of namespaces`},
 		{"two policies", "POLICY=isolated", annotated(t, map[string]string{policyAnnotation: "no-host"}),
 			"there is a policy in annotation allocnet/policy, and another one in CNI_ARGS: POLICY"},
 		{"annotation against the runtimeConfig", "", strings.Replace(annotated(t, map[string]string{policyAnnotation: "no-host"}), "{", `{"policy":{"presets":["isolated"]},`, 1),
