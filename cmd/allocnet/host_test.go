@@ -265,11 +265,11 @@ func TestDryRunFindsWhatGCFinds(t *testing.T) {
 	privhost.Require(t, "nft", "iptables")
 	w := newWorkspace(t)
 	native := func(args ...string) outcome {
-		return w.run(append(args, "--network", "allocnet", "--engine", "native")...)
+		return w.run(append(args, "--engine", "native")...)
 	}
 	ask := w.serve(sandbox.DefaultDir)
 	w.sandbox("web")
-	native("setup", "web").ok(t)
+	native("setup", "web", "--network", "allocnet").ok(t)
 	require.NoError(t, os.Remove(w.path("state/allocs/web.json")))
 	for _, run := range []func(...string) outcome{native, ask} {
 		report := decode[gcReport](t, run("gc", "--none", "--dry-run", "--json").ok(t))

@@ -37,7 +37,7 @@ the one that setup, inspect or an earlier change printed with --json.`,
   allocnet set web --bandwidth none
   allocnet set web --policy web.json
   allocnet set web --policy egress-only,no-private`,
-		Annotations:       changing(map[string]string{namedBy: "inspect"}),
+		Annotations:       map[string]string{namedBy: "inspect"},
 		Args:              oneID,
 		ValidArgsFunction: a.completeIDs,
 		RunE: func(c *cobra.Command, args []string) error {
