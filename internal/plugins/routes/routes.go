@@ -75,6 +75,9 @@ func (p *routes) Disconnect(ctx context.Context, c *sdk.CmdArgs) error { return 
 // Status implements sdk.Plugin. The configuration is validated before.
 func (p *routes) Status(context.Context, *sdk.CmdArgs) error { return nil }
 
+// NoResult implements sdk.Chained.
+func (p *routes) NoResult() error { return errNoResult }
+
 // GC implements sdk.Plugin. Routes over the veth of a container go with that link.
 func (p *routes) GC(ctx context.Context, c *sdk.CmdArgs) error {
 	return announcerOf(c).WithdrawOf(ctx, c.Stale(p.Name))
