@@ -163,7 +163,7 @@ func (f *firewall) Validate(*types100.Result) error {
 // NoResult implements sdk.Chained.
 func (f *firewall) NoResult() error { return errNoResult }
 
-var errNoResult = errors.New("missing prevResult: place the firewall plugin after a plugin that creates an interface")
+var errNoResult = sdk.Invalid(errors.New("missing prevResult: place the firewall plugin after a plugin that creates an interface"))
 
 // GC implements sdk.Plugin. It also removes elements of other plugins for the
 // same owners, whose attachments no longer exist. It does not remove rules of

@@ -23,7 +23,7 @@ var (
 
 var (
 	errNull        = errors.New("prevResult: an interface or an address is null")
-	errNoResult    = errors.New("missing prevResult: place the routes plugin after the plugin that creates the interface")
+	errNoResult    = sdk.Invalid(errors.New("missing prevResult: place the routes plugin after the plugin that creates the interface"))
 	errNoInterface = errors.New("prevResult has an address and no interface of the host that leads to it: place the routes plugin after bridge or ptp")
 )
 

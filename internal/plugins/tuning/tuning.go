@@ -14,7 +14,7 @@ import (
 // tuning is the plugin with its configuration.
 type tuning struct{ config }
 
-var errNoPrevious = errors.New("no prevResult: the plugin must come after one that makes an interface")
+var errNoPrevious = sdk.Invalid(errors.New("no prevResult: the plugin must come after one that makes an interface"))
 
 // validate rejects names that would lead out of a directory.
 func validate(c *sdk.CmdArgs) error {
