@@ -76,6 +76,11 @@ type Allocation struct {
 	// Labels are for the caller, for selections, and for the policies of other allocations. There
 	// are at most 64. Keys and values have the syntax of Kubernetes' labels. Update changes them.
 	Labels map[string]string `json:"labels,omitempty"`
+	// AllowReservedLabels permits Labels whose keys are reserved for labels of namespaces, such as
+	// kubernetes.io.namespace.allocnet/metadata.name. Policies tell the pods of different namespaces apart by
+	// them. Set it if the labels are those that networkpolicy.Pod.AllocationLabels returns, and never
+	// for labels that the author of a container chooses.
+	AllowReservedLabels bool `json:"allowReservedLabels,omitempty"`
 	// Policy says which traffic to and from the allocation is allowed; nil allows everything
 	// that the policy of the network allows. A network enforces policies if it has the plugin
 	// policy, as the embedded network does. Update changes it.

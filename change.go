@@ -24,6 +24,8 @@ type Change struct {
 	// Labels are labels that get a value; nil removes one. The others stay. A label that the
 	// allocation does not have may be removed.
 	Labels map[string]*string `json:"labels,omitempty"`
+	// AllowReservedLabels is that of an Allocation.
+	AllowReservedLabels bool `json:"allowReservedLabels,omitempty"`
 	// Bandwidth are limits that take the place of all that the allocation has; nil changes
 	// none. A direction without a rate is not limited, so the zero value ends all limits.
 	Bandwidth *Bandwidth `json:"bandwidth,omitempty"`

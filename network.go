@@ -14,4 +14,7 @@ type Network struct {
 	// plugins of these types exist. It is "" if none does, or if the Config selects
 	// EngineExec.
 	Reason string `json:"reason,omitempty"`
+	// Invalid is what every Setup in the network alone refuses in the configurations of the native plugins; ""
+	// for nothing. A network without a plugin that makes an interface can be set up only with a PrevResult.
+	Invalid string `json:"invalid,omitempty"`
 }

@@ -26,6 +26,7 @@ type nativeEngine interface {
 	engine.Engine
 	Understands(*conflist.Network) bool
 	WhyBinaries(*conflist.Network) []string
+	Validate(n *conflist.Network, continues bool) error
 	Disconnect(context.Context, *engine.Request) error
 	CanPrepare(*conflist.Network) error
 	Prepared(context.Context, *engine.Request) (*native.Prepared, error)

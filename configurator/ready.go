@@ -13,19 +13,21 @@ import (
 	"github.com/allocnet/allocnet/internal/exhausted"
 	"github.com/allocnet/allocnet/internal/features"
 	"github.com/allocnet/allocnet/internal/plan"
+	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/internal/state/statedir"
 )
 
 // Ready verifies the requirements of a Setup: the networks of the Config exist, their plugins
-// are installed and report that they are ready (CNI STATUS, specification 1.1), the process
+// are installed, accept their configurations, and report that they are ready (CNI STATUS, specification 1.1), the process
 // has the privileges, the host has nothing in the subnets that it would lose, the kernel has what the plugins need, which is tried once, and the state
 // directory is writable. Ready creates the state directory if it does not exist. It joins all errors.
 func (c *Configurator) Ready(ctx context.Context) error { return c.ReadyFor(ctx, Allocation{}) }
 
-// ReadyFor is Ready for the networks of one allocation. It uses only Networks, Conflists and
-// PluginDirs of a.
+// ReadyFor is Ready for the networks of one allocation. It uses only Networks, Conflists, PluginDirs and PrevResult
+// of a. The first plugin of a network may need a result only if there is a PrevResult; its content has no
+// meaning.
 func (c *Configurator) ReadyFor(ctx context.Context, a Allocation) error {
 	if len(a.Networks) == 0 && len(a.Conflists) == 0 {
 		a.Networks = c.cfg.Networks
@@ -34,7 +36,7 @@ func (c *Configurator) ReadyFor(ctx context.Context, a Allocation) error {
 	unprivileged := c.requirePrivileges()
 	errs := []error{unprivileged, c.stateWritable(), err}
 	for _, n := range networks {
-		errs = append(errs, c.requireRoom(n), c.networkReady(ctx, n, a.PluginDirs))
+		errs = append(errs, c.requireRoom(n), c.networkReady(ctx, n, &a))
 	}
 	if unprivileged == nil {
 		errs = append(errs, features.Require(ctx, networks))
@@ -80,16 +82,26 @@ func unnamed(dir string) (*os.File, error) {
 	return f, os.Remove(f.Name())
 }
 
-func (c *Configurator) networkReady(ctx context.Context, n *conflist.Network, dirs []string) error {
+func (c *Configurator) networkReady(ctx context.Context, n *conflist.Network, a *Allocation) error {
+	dirs := a.PluginDirs
 	p := &plan.Plan{Record: &record.Record{Engine: string(c.cfg.Engine), PluginDirs: dirs}}
 	p.Add(record.Attachment{Network: n.Name, Config: n.Bytes}, n)
 	c.chooseEngine(p)
-	if err := c.installed(p); err != nil {
+	if err := errors.Join(c.installed(p), c.valid(n, len(a.PrevResult) > 0)); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
 	return c.engineOf(n).Status(ctx, c.pluginDirs(dirs, pluginTypes(n)...), n)
+}
+
+// valid returns what every Setup in a network refuses in the configurations of native plugins. continues reports
+// that other plugins may have run before those of the network.
+func (c *Configurator) valid(n *conflist.Network, continues bool) error {
+	if c.engineOf(n) != c.native {
+		return nil
+	}
+	return c.native.Validate(n, continues)
 }
 
 // Networks returns the active networks, in the order of their files and the embedded one
@@ -112,6 +124,9 @@ func (c *Configurator) Networks(ctx context.Context) ([]Network, []*NetworkError
 		}
 		if c.engineOf(n) == c.native {
 			one.Engine = EngineNative
+		}
+		if err := c.valid(n, false); err != nil {
+			one.Invalid = redact.Text(err.Error())
 		}
 		networks = append(networks, one)
 	}

@@ -44,7 +44,11 @@ func newApp(in io.Reader, out, errOut io.Writer) *app {
 }
 
 // prepare runs before every command.
-func (a *app) prepare(*cobra.Command, []string) error {
+func (a *app) prepare(c *cobra.Command, _ []string) error {
+	if err := a.flags.requireMeaning(c); err != nil {
+		return err
+	}
+	a.flags.chosen = a.flags.set.Changed("network")
 	if err := a.flags.fromEnvironment(); err != nil {
 		return err
 	}

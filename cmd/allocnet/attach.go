@@ -20,7 +20,7 @@ With --revision, nothing is changed if the allocation has another revision than
 the one that setup, inspect or an earlier change printed with --json.`,
 		Example: `  allocnet attach web storage
   allocnet attach web storage --interface data0`,
-		Annotations:       changing(map[string]string{namedBy: "networks"}),
+		Annotations:       map[string]string{namedBy: "networks"},
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: a.completeAfterID(a.otherNetworks),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -42,7 +42,7 @@ func newDetach(a *app) *cobra.Command {
 		Long: `Remove a network of an allocation that is set up, with its interface. The first
 network of an allocation, and one that publishes its host ports, cannot be removed.`,
 		Example:           `  allocnet detach web eth1`,
-		Annotations:       changing(map[string]string{namedBy: "networks"}),
+		Annotations:       map[string]string{namedBy: "networks"},
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: a.completeAfterID(addedInterfaces),
 		RunE: func(c *cobra.Command, args []string) error {

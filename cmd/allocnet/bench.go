@@ -34,7 +34,7 @@ The columns TO BASELINE and TO EXEC divide each figure by that of the other syst
 Run it while the host is idle, and compare ratios: times depend on what else it does.
 
 It runs in private namespaces: nothing on this host changes, and no root is needed.
-The networks are routed (ptp), without IPv6. --engine and --network have no effect.`,
+The networks are routed (ptp), without IPv6.`,
 		Example: `  allocnet bench --chart bench.svg
   allocnet bench --json | jq '.measures[] | select(.what == "ADD, ptp")'`,
 		Args:              noArgs,

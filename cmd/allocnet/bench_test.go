@@ -52,7 +52,7 @@ func TestBenchThatFails(t *testing.T) {
 	cancel()
 	fail := func(chart string) {
 		var out, errOut strings.Builder
-		require.Equal(t, exitFailure, run(ctx, append(w.flags(), "bench", "--short", "--chart", chart, "--json"), nil, &out, &errOut))
+		require.Equal(t, exitFailure, run(ctx, w.withFlags([]string{"bench", "--short", "--chart", chart, "--json"}), nil, &out, &errOut))
 		require.Empty(t, out.String())
 		var report errorReport
 		require.NoError(t, json.Unmarshal([]byte(errOut.String()), &report))

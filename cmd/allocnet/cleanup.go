@@ -22,7 +22,7 @@ func newCleanup(a *app) *cobra.Command {
 tracking entries. No plugin is run.
 
 Without an ID it checks every allocation whose operation was interrupted or whose
-network namespace is gone. An ID need not have a record. For an allocation that is
+network namespace is gone. An ID need not have a record; --network says where it was. For an allocation that is
 set up, use teardown. --force accepts the IDs of runtimes as ls shows them, --audit
 also any unique prefix of at least 4 hexadecimal digits. Allocations on which an
 operation works are waited for. Without an ID, one that is set up by then is left out,
@@ -37,6 +37,9 @@ setup --create made for allocations that no longer exist.`,
 		Annotations:       exits("leftovers were found (--audit)"),
 		ValidArgsFunction: a.completeIDs,
 		RunE: func(c *cobra.Command, ids []string) error {
+			if a.flags.chosen && len(ids) == 0 {
+				return usagef("--network says where allocations of the given IDs were: name an ID")
+			}
 			if orphans {
 				return a.destroyOrphans(c.Context(), ids)
 			}

@@ -123,12 +123,9 @@ func hostPorts(r *configurator.Record) (list []cobra.Completion) {
 	return list
 }
 
-// completeNetworks completes the names of the networks for --network.
-func (a *app) completeNetworks(c *cobra.Command) {
-	complete := func(_ *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		return withPrefix(prefix, a.networkCompletions()), cobra.ShellCompDirectiveNoFileComp
-	}
-	_ = c.RegisterFlagCompletionFunc("network", complete)
+// completeNetworkNames completes the names of the networks.
+func (a *app) completeNetworkNames(_ *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return withPrefix(prefix, a.networkCompletions()), cobra.ShellCompDirectiveNoFileComp
 }
 
 // networkCompletions returns the names of the networks. It reads the directory itself, because

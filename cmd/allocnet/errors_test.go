@@ -329,7 +329,7 @@ func exportedErrors(t *testing.T, dir string) (found []string) {
 func TestErrorsAreBounded(t *testing.T) {
 	w := newWorkspace(t)
 	name := strings.Repeat("n", 64<<10)
-	got := w.run("gc", "--none", "--network", name)
+	got := w.run("gc", "--none", "--search", name)
 	require.NotEqual(t, exitOK, got.code)
 	require.Contains(t, got.errOut, "bytes ...]")
 	require.Less(t, len(got.errOut), 4096)

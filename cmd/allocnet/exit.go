@@ -85,7 +85,7 @@ func (a *app) finish(command *cobra.Command, err error, args []string) int {
 	if !a.started || errors.As(err, &usage) && usage.command == nil || errors.Is(err, configurator.ErrInvalidAllocation) && isUsage(err) {
 		err = usageError{err, command}
 	}
-	a.id, a.used = givenID(command), usedFlags(command)
+	a.id, a.used = givenID(command), a.usedFlags(command)
 	// If the flags have not been parsed, the arguments show whether JSON is requested.
 	if a.flags.json || !a.started && slices.Contains(args, "--json") {
 		_ = a.err.JSONLine(newErrorReport(err, a.id, a.used...))

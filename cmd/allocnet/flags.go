@@ -27,6 +27,7 @@ type globalFlags struct {
 	stateDir   string
 	pluginDirs []string
 	networks   []string
+	chosen     bool // networks are those of the command line
 	subnets    []string
 	// subnetsFrom is the file with the subnets, in place of subnets.
 	subnetsFrom string

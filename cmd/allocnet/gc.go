@@ -28,6 +28,7 @@ type gcFlags struct {
 	dryRun   bool
 	destroy  bool
 	scope    string
+	search   []string
 }
 
 func newGC(a *app) *cobra.Command {
@@ -65,10 +66,12 @@ longer exist.`,
 	c.Flags().BoolVar(&f.dryRun, "dry-run", false, "only list what would be removed")
 	c.Flags().BoolVar(&f.destroy, "destroy", false, "destroy the network namespaces too")
 	scopeFlag(c, &f.scope, "only allocations of this scope (default: allocations without a scope)")
+	c.Flags().StringSliceVar(&f.search, "search", nil, "network in which gc also looks for allocations without a record, and whose plugins run CNI GC; may be repeated")
 	c.MarkFlagsOneRequired("live", "live-from", "none")
 	c.MarkFlagsMutuallyExclusive("live", "none")
 	c.MarkFlagsMutuallyExclusive("live-from", "none")
 	_ = c.RegisterFlagCompletionFunc("live", a.completeIDs)
+	_ = c.RegisterFlagCompletionFunc("search", a.completeNetworkNames)
 	return c
 }
 
@@ -93,10 +96,7 @@ func (a *app) gc(c *cobra.Command, f *gcFlags) error {
 	if err != nil {
 		return err
 	}
-	scope := configurator.Scope{Name: f.scope, Live: live, DestroyNetns: f.destroy}
-	if a.flags.set.Changed("network") {
-		scope.Networks = a.flags.networks // otherwise the daemon uses its own networks
-	}
+	scope := configurator.Scope{Name: f.scope, Live: live, DestroyNetns: f.destroy, Networks: f.search}
 	if err := a.requireKnown(c.Context(), conf, scope, unknown); err != nil {
 		return err
 	}

@@ -28,7 +28,9 @@ optional.
 Kinds:
 %s`
 
-const flagsTopic = `Every command has the flags below. Each of them can be set by a variable:
+const flagsTopic = `Commands have the flags below. One that has no meaning for a command is an error
+there: to list the allocations of a network, ls has --filter. Each flag can be set by a
+variable, of which a command takes what has a meaning for it:
 --state-dir by ALLOCNET_STATE_DIR, --network by ALLOCNET_NETWORK (separated by
 commas), --plugin-dir by ALLOCNET_PLUGIN_DIR (separated by colons) or CNI_PATH, and so
 on. A flag takes precedence. NO_COLOR switches colours off.`

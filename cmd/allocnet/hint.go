@@ -74,23 +74,13 @@ func fullHint(err error) string {
 }
 
 // usedFlags returns the flags of a command line, as "--flag", and the global flags that have no
-// effect on the command. Hints suggest neither.
-func usedFlags(c *cobra.Command) (used []string) {
+// meaning for the command. Hints suggest neither.
+func (a *app) usedFlags(c *cobra.Command) (used []string) {
 	if c != nil {
 		c.Flags().Visit(func(f *pflag.Flag) { used = append(used, "--"+f.Name) })
-		used = append(used, strings.Fields(c.Annotations[ineffective])...)
+		used = append(used, a.flags.meaningless(c)...)
 	}
 	return used
-}
-
-// ineffective is the annotation with the global flags that have no effect on a command.
-const ineffective = "ineffective flags"
-
-// changing completes the annotations of a command that changes an allocation while it runs. The
-// flags of setup that select and restrict its networks have no effect on such a command.
-func changing(annotations map[string]string) map[string]string {
-	annotations[ineffective] = "--network --allow-unserved"
-	return annotations
 }
 
 // givenID returns the ID on the command line of a command for one allocation, its first argument.
@@ -190,6 +180,8 @@ var hints = []struct {
 	{applies: isConflict, text: conflictHint},
 	{applies: saying(nil, "parse policy: ", "check policy: "), text: say("correct the policy at the place that the error names; `allocnet policy check FILE` checks it and changes nothing")},
 	{applies: saying(nil, "the key must be at most"), text: say("write the label as KEY=VALUE, as in tier=front, and KEY- for one to remove")},
+	{applies: saying(nil, "is reserved for labels of namespaces"), text: say(
+		"choose another key[--allow-reserved-labels|; --allow-reserved-labels permits the labels of a namespace, which `allocnet policy translate --json` prints]")},
 	{applies: saying(nil, "the allocation is attached to it already"), text: say(
 		"there is nothing to do: `allocnet inspect ID` shows the network and its interface")},
 	{applies: is(configurator.ErrUnhealthy), text: unhealthyHint},

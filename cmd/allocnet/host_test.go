@@ -46,6 +46,25 @@ func TestNetworks(t *testing.T) {
 	require.Contains(t, got.errOut, "warning: skipped "+w.path("conf/05-bad.conflist"))
 }
 
+// TestNetworksThatNoSetupAccepts: networks, ready and doctor name what the native plugins refuse in every setup.
+func TestNetworksThatNoSetupAccepts(t *testing.T) {
+	privhost.Require(t, "nft", "iptables")
+	w := newWorkspace(t)
+	require.NoError(t, os.WriteFile(w.path("conf/01-tune.conflist"),
+		[]byte(`{"cniVersion":"1.0.0","name":"tune","plugins":[{"type":"tuning","mtu":1400}]}`), 0o600))
+	const refusal = `network "tune": plugin "tuning": no prevResult`
+	got := w.run("networks")
+	require.Regexp(t, `(?m)^tune +yes +native `, got.ok(t))
+	require.Contains(t, got.errOut, "warning: every setup fails: "+refusal)
+	report := decode[networksReport](t, w.run("networks", "--json").ok(t))
+	require.Contains(t, report.Networks[0].Invalid, refusal)
+	require.Empty(t, report.Networks[1].Invalid)
+	require.Contains(t, w.run("ready", "--json").failure(t, exitNo).Error, refusal)
+	require.Contains(t, w.run("doctor").out, refusal)
+	w.sandbox("web")
+	require.Contains(t, w.run("setup", "web", "--json").failure(t, exitFailure).Error, `network "tune": plugin "tuning": no prevResult`)
+}
+
 // TestNetworksTellOfBinaries: the list shows plugins that run as binaries
 // because of an unknown key.
 func TestNetworksTellOfBinaries(t *testing.T) {
@@ -265,11 +284,11 @@ func TestDryRunFindsWhatGCFinds(t *testing.T) {
 	privhost.Require(t, "nft", "iptables")
 	w := newWorkspace(t)
 	native := func(args ...string) outcome {
-		return w.run(append(args, "--network", "allocnet", "--engine", "native")...)
+		return w.run(append(args, "--engine", "native")...)
 	}
 	ask := w.serve(sandbox.DefaultDir)
 	w.sandbox("web")
-	native("setup", "web").ok(t)
+	native("setup", "web", "--network", "allocnet").ok(t)
 	require.NoError(t, os.Remove(w.path("state/allocs/web.json")))
 	for _, run := range []func(...string) outcome{native, ask} {
 		report := decode[gcReport](t, run("gc", "--none", "--dry-run", "--json").ok(t))

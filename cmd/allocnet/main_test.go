@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -111,8 +112,23 @@ func (w *workspace) flags() []string {
 	return []string{"--conf-dir", w.path("conf"), "--state-dir", w.path("state"), "--plugin-dir", w.path("plugins")}
 }
 
+// withFlags adds these flags to a command line.
+func (w *workspace) withFlags(args []string) []string { return withAccepted(args, w.flags()) }
+
+// withAccepted adds those flags to a command line that its command accepts. Each one has a value.
+func withAccepted(args, flags []string) []string {
+	c, _, err := newRoot(newApp(nil, nil, nil)).Find(args)
+	with := slices.Clone(args)
+	for flag := range slices.Chunk(flags, 2) {
+		if err != nil || slices.Contains(acceptedBy(c), flag[0][2:]) {
+			with = append(with, flag...)
+		}
+	}
+	return with
+}
+
 func (w *workspace) run(args ...string) outcome {
-	return runWith("", append(args, w.flags()...)...)
+	return runWith("", w.withFlags(args)...)
 }
 
 // sandbox creates a network namespace.

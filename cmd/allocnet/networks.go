@@ -55,6 +55,11 @@ func (a *app) networks(ctx context.Context) error {
 	}
 	a.printNetworks(networks)
 	a.warnOfBinaries(networks)
+	for _, n := range networks {
+		if n.Invalid != "" {
+			a.warn("every setup fails: %s", n.Invalid)
+		}
+	}
 	a.warnSkipped(broken)
 	return nil
 }

@@ -240,7 +240,7 @@ func TestInterruptedDemo(t *testing.T) {
 	var out, errOut bytes.Buffer
 	w := newWorkspace(t)
 	privhost.Require(t)
-	require.Equal(t, exitFailure, run(ctx, append(w.flags(), "demo", "--json"), nil, &out, &errOut))
+	require.Equal(t, exitFailure, run(ctx, w.withFlags([]string{"demo", "--json"}), nil, &out, &errOut))
 	report := decode[errorReport](t, errOut.String())
 	require.Equal(t, errorReport{Error: "the demo was interrupted; everything was torn down", Kind: "canceled"}, report)
 	require.Contains(t, out.String(), `{"ok":false,"clean":true,"interrupted":true,`)

@@ -140,7 +140,8 @@ func newPolicyTranslate(a *app) *cobra.Command {
 		Short: "Translate NetworkPolicy documents of Kubernetes",
 		Long: `Translate NetworkPolicy documents of Kubernetes (networking.k8s.io/v1, in JSON; a list is
 possible) into the policy of the allocation of one pod. - is standard input. With --json
-the output also has the labels that the allocation needs. Nothing is changed.
+the output also has the labels that the allocation needs; setup and set accept those of
+the namespace and of ports with --allow-reserved-labels. Nothing is changed.
 
 A named port of an ingress rule has the numbers of the pod's own ports, --port. One of an
 egress rule has those that its peers have under this name: --peer-port says which numbers

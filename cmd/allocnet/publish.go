@@ -30,7 +30,6 @@ picks another free host port.
 ` + changeNotes,
 		Example: `  allocnet publish web 8443:443/tcp
   allocnet publish web 8080:81/tcp --unpublish 8080/tcp`,
-		Annotations:       changing(map[string]string{}),
 		Args:              cobra.MinimumNArgs(2),
 		ValidArgsFunction: a.completeAfterID(nothing),
 		RunE:              func(c *cobra.Command, args []string) error { return a.update(c, args[0], revision, args[1:], gone) },
@@ -51,7 +50,7 @@ A PORT is [hostIP:]hostPort[-endPort][/protocol[+protocol...]]; without a host I
 unpublished on every address, and without a protocol, for every protocol.
 ` + changeNotes,
 		Example:           `  allocnet unpublish web 8443/tcp`,
-		Annotations:       changing(map[string]string{namedBy: "publish"}),
+		Annotations:       map[string]string{namedBy: "publish"},
 		Args:              cobra.MinimumNArgs(2),
 		ValidArgsFunction: a.completeAfterID(hostPorts),
 		RunE:              func(c *cobra.Command, args []string) error { return a.update(c, args[0], revision, nil, args[1:]) },

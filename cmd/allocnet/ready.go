@@ -17,8 +17,8 @@ func newReady(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "ready",
 		Short: "Check whether setup can be expected to work",
-		Long: `Check whether setup can be expected to work: the networks exist and their plugins are
-ready (CNI STATUS). If the daemon is running, it checks itself and all of its networks;
+		Long: `Check whether setup can be expected to work: the networks exist, the native plugins
+accept their configurations, and the plugins are ready (CNI STATUS). If the daemon is running, it checks itself and all of its networks;
 those of --network must be among them.`,
 		Annotations:       exits("setup cannot be expected to work"),
 		Args:              noArgs,

@@ -42,7 +42,7 @@ func newRoot(a *app) *cobra.Command {
 	root.SetOut(a.out)
 	root.SetErr(a.err)
 	a.flags.register(root)
-	a.completeNetworks(root)
+	_ = root.RegisterFlagCompletionFunc("network", a.completeNetworkNames)
 	for _, group := range groups {
 		root.AddGroup(&group)
 	}

@@ -15,6 +15,7 @@ const noBandwidth = "none"
 func newSet(a *app) *cobra.Command {
 	var revision, limits, policyText string
 	var labels []string
+	var allowReserved bool
 	c := &cobra.Command{
 		Use:   "set ID",
 		Short: "Change labels, bandwidth and policy of an allocation while it runs",
@@ -36,11 +37,11 @@ the one that setup, inspect or an earlier change printed with --json.`,
   allocnet set web --bandwidth none
   allocnet set web --policy web.json
   allocnet set web --policy egress-only,no-private`,
-		Annotations:       changing(map[string]string{namedBy: "inspect"}),
+		Annotations:       map[string]string{namedBy: "inspect"},
 		Args:              oneID,
 		ValidArgsFunction: a.completeIDs,
 		RunE: func(c *cobra.Command, args []string) error {
-			change := configurator.Change{Revision: revision}
+			change := configurator.Change{Revision: revision, AllowReservedLabels: allowReserved}
 			var err error
 			if change.Labels, err = parseLabels(labels); err != nil {
 				return err
@@ -61,6 +62,7 @@ the one that setup, inspect or an earlier change printed with --json.`,
 		},
 	}
 	c.Flags().StringArrayVarP(&labels, "label", "l", nil, "KEY=VALUE sets a label, KEY- removes it; may be repeated")
+	reservedFlag(c, &allowReserved)
 	c.Flags().StringVar(&limits, "bandwidth", "", "limits in bits per second: ingress=RATE[:BURST],egress=RATE[:BURST], or none")
 	c.Flags().StringVar(&revision, "revision", "", "revision that the allocation must have")
 	policyFlag(c, &policyText, "network policy in place of the present one: FILE, -, PRESET[,PRESET...] or none")
@@ -69,6 +71,11 @@ the one that setup, inspect or an earlier change printed with --json.`,
 		_ = c.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
 	}
 	return c
+}
+
+// reservedFlag adds the flag that permits labels of namespaces.
+func reservedFlag(c *cobra.Command, allow *bool) {
+	c.Flags().BoolVar(allow, "allow-reserved-labels", false, "permit labels of namespaces, which allocnet policy translate --json prints")
 }
 
 // parseNewBandwidth is parseBandwidth, with the zero value for no limits.

@@ -43,6 +43,11 @@ func TestLabels(t *testing.T) {
 	require.Equal(t, "different", w.run(setup...).failure(t, exitFailure).Kind)
 	require.Equal(t, "not-found", w.run("set", "absent", "-l", "a=b", "--json").failure(t, exitNo).Kind)
 	require.Equal(t, "invalid", w.run("set", "web", "-l", "a b=c", "--json").failure(t, exitUsage).Kind)
+	const namespace = "kubernetes.io.namespace.allocnet/metadata.name"
+	require.Contains(t, w.run("set", "web", "-l", namespace+"=shop", "--json").failure(t, exitUsage).Error, "is reserved for labels of namespaces")
+	require.Contains(t, w.run("setup", "web", "-l", namespace+"=shop", "--json").failure(t, exitUsage).Error, "is reserved for labels of namespaces")
+	w.run("set", "web", "-l", namespace+"=shop", "--allow-reserved-labels").ok(t)
+	require.Equal(t, "web\n", names(namespace+"=shop"))
 	require.Contains(t, w.run("set", "web", "-l", "app", "--json").failure(t, exitUsage).Error, "KEY-")
 	require.Contains(t, w.run("setup", "web", "-l", "app", "--json").failure(t, exitUsage).Error, "KEY=VALUE")
 	require.Contains(t, w.run("set", "web", "--json").failure(t, exitUsage).Error, "label bandwidth")

@@ -26,6 +26,7 @@ type setupFlags struct {
 	ports     []string
 	args      []string
 	labels    []string
+	reserved  bool // labels of namespaces are permitted
 	bandwidth string
 	ips       []string
 	mac       string
@@ -63,6 +64,7 @@ message says that the record is kept, run ` + "`allocnet teardown ID`" + `.`,
 	flags.StringArrayVarP(&f.ports, "port", "p", nil, "port to publish: [label=][hostIP:]hostPort[-endPort][:containerPort[-endPort]][/protocol[+protocol...]]; without a protocol tcp and udp; 0 picks a free host port; may be repeated")
 	flags.StringArrayVar(&f.args, "arg", nil, "CNI argument KEY=VALUE; may be repeated")
 	flags.StringArrayVarP(&f.labels, "label", "l", nil, "label KEY=VALUE for selections by policies, and by ls --filter label=KEY=VALUE; may be repeated")
+	reservedFlag(c, &f.reserved)
 	flags.StringSliceVar(&f.ips, "ip", nil, "requested address; may be repeated")
 	flags.BoolVar(&f.addressed, "require-address", false, "fail if no network gives an address (always the case with --port or --ip)")
 	flags.StringVar(&f.mac, "mac", "", "hardware address of the interface")
@@ -155,7 +157,7 @@ func outlived(ctx context.Context, conf allocnet.Service, id string, err error) 
 
 // allocation reads the flags.
 func (f *setupFlags) allocation(id string) (*configurator.Allocation, error) {
-	alloc := &configurator.Allocation{ID: id, Netns: netnsPath(id, f.netns), IPs: f.ips, MAC: f.mac, RequireAddress: f.addressed, MustBeNew: f.mustBeNew, Scope: f.scope}
+	alloc := &configurator.Allocation{ID: id, Netns: netnsPath(id, f.netns), IPs: f.ips, MAC: f.mac, RequireAddress: f.addressed, MustBeNew: f.mustBeNew, Scope: f.scope, AllowReservedLabels: f.reserved}
 	for _, s := range f.ports {
 		port, err := portmap.Parse(s)
 		if err != nil {

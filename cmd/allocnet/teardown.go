@@ -35,6 +35,9 @@ omitted: the events of the daemon report them.`,
 		Args:              oneID,
 		ValidArgsFunction: a.completeIDs,
 		RunE: func(c *cobra.Command, args []string) error {
+			if gone && a.flags.chosen {
+				return usagef("--gone has the networks from the record: omit --network")
+			}
 			if gone {
 				return a.teardownGone(c.Context(), args[0])
 			}

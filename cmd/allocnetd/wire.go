@@ -140,15 +140,15 @@ func pluginCapabilities(s *settings.Settings) []string {
 	return nil
 }
 
-// installed returns a function that returns an error if a plugin binary of a network
-// is missing. Plugins that the engine runs itself need no binary.
+// installed returns a function that returns an error if a plugin binary of a network is missing, or a plugin that
+// the engine runs itself, which needs no binary, refuses its configuration.
 func (h *host) installed(s *settings.Settings) func(*conflist.Network) error {
 	engine := native.New(h.logger, "") // used only to list the binaries
 	if s.Engine == configurator.EngineExec {
 		engine = native.NewForBinaries(h.logger, "")
 	}
 	return func(n *conflist.Network) error {
-		var errs []error
+		errs := []error{engine.Validate(n, false)}
 		for _, t := range engine.Binaries(n) {
 			dirs := pluginexec.Dirs(s.VendorDir, s.PluginDirs, t)
 			if _, err := invoke.FindInPath(t, dirs); err != nil {

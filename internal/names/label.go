@@ -18,6 +18,11 @@ var (
 
 const maxLabelPrefix = 253
 
+// NamespaceDomain is, at the end of a label's prefix, the mark of a label that belongs to the namespace of a
+// pod. Package policy/networkpolicy makes such keys, by which policies tell the pods of different namespaces
+// apart.
+const NamespaceDomain = "namespace.allocnet"
+
 // ValidateLabelKey checks the key of a label, which has the syntax of Kubernetes: a name of
 // at most 63 characters, and before it, if any, a DNS name and a slash.
 func ValidateLabelKey(key string) error {
@@ -46,6 +51,23 @@ func ValidateLabels(labels map[string]string) error {
 		}
 		if err := ValidateLabelValue(key, labels[key]); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// PortDomain is the mark of a label that stands for a named port of a pod.
+const PortDomain = "port.allocnet"
+
+// RefuseReserved returns an error if a key is that of a label of a namespace or of a named port. Only a caller that
+// knows the namespace may set such a label, or an allocation could pretend to be in another one.
+func RefuseReserved[V any](labels map[string]V) error {
+	for key := range labels {
+		prefix, _, prefixed := strings.Cut(key, "/")
+		for domain, of := range map[string]string{NamespaceDomain: "namespaces", PortDomain: "ports"} {
+			if prefixed && (prefix == domain || strings.HasSuffix(prefix, "."+domain)) {
+				return fmt.Errorf("label %.256q is reserved for labels of %s", key, of)
+			}
 		}
 	}
 	return nil

@@ -37,7 +37,10 @@ func (p *Plan) Aim(change allocnet.Change, o portmap.Options) (*record.Aim, erro
 			return nil, err
 		}
 	}
-	if aim.Labels, err = names.ChangeLabels(r.Labels, change.Labels); err != nil {
+	if aim.Labels, err = names.ChangeLabels(r.Labels, change.Labels); err == nil && !change.AllowReservedLabels {
+		err = names.RefuseReserved(change.Labels)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%w: %w", allocnet.ErrInvalidAllocation, err)
 	}
 	aim.Enforce = (change.Policy != nil || len(change.Labels) > 0) && p.Declares(policyplugin.Capability)

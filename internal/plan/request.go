@@ -125,6 +125,9 @@ func validateNames(a *allocnet.Allocation, bad func(string, ...any)) {
 	if err := names.ValidateLabels(a.Labels); err != nil {
 		bad("%v", err)
 	}
+	if err := names.RefuseReserved(a.Labels); err != nil && !a.AllowReservedLabels {
+		bad("%v", err)
+	}
 	if err := a.Policy.Validate(); err != nil {
 		bad("%v", err)
 	}

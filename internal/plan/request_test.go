@@ -10,6 +10,7 @@ import (
 
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -52,7 +53,11 @@ func TestInvalidAllocations(t *testing.T) {
 		"IP":                 {func(a *allocnet.Allocation) { a.IPs = []string{"10.0.0.1/24", "10.0.0"} }, `"10.0.0"`},
 		"rate alone":         {func(a *allocnet.Allocation) { a.Bandwidth = &allocnet.Bandwidth{IngressRate: 8000} }, "bandwidth: ingressRate and ingressBurst: a rate needs a burst"},
 		"tiny rate":          {func(a *allocnet.Allocation) { a.Bandwidth = &allocnet.Bandwidth{EgressRate: 1, EgressBurst: 8} }, "bandwidth: egressRate and egressBurst: less than a byte"},
-		"range":              {func(a *allocnet.Allocation) { a.IPRanges = [][]allocnet.IPRange{{{Subnet: "10.0.0.0"}}} }, `subnet "10.0.0.0"`},
+		"label of a namespace": {func(a *allocnet.Allocation) {
+			a.Labels = map[string]string{"kubernetes.io.namespace.allocnet/metadata.name": "shop"}
+		},
+			`label "kubernetes.io.namespace.allocnet/metadata.name" is reserved for labels of namespaces`},
+		"range": {func(a *allocnet.Allocation) { a.IPRanges = [][]allocnet.IPRange{{{Subnet: "10.0.0.0"}}} }, `subnet "10.0.0.0"`},
 		"gateway": {func(a *allocnet.Allocation) {
 			a.IPRanges = [][]allocnet.IPRange{{{Subnet: "10.0.0.0/8", Gateway: "x"}}}
 		}, `"x"`},
@@ -67,6 +72,27 @@ func TestInvalidAllocations(t *testing.T) {
 			require.Less(t, len(err.Error()), 1000)
 		})
 	}
+}
+
+// TestLabelsOfNamespaces: a caller that knows the namespace can set its labels, at once and later.
+func TestLabelsOfNamespaces(t *testing.T) {
+	const key = "namespace.allocnet/team"
+	require.NoError(t, Validate(&allocnet.Allocation{
+		ID: "ok", Netns: "/run/netns/ok", Labels: map[string]string{key: "a"}, AllowReservedLabels: true,
+	}))
+	p := &Plan{Record: &record.Record{ID: "ok", Labels: map[string]string{key: "a"}}}
+	for _, value := range []*string{new("b"), nil} {
+		change := allocnet.Change{Labels: map[string]*string{key: value}}
+		_, err := p.Aim(change, portmap.Options{})
+		require.ErrorIs(t, err, allocnet.ErrInvalidAllocation)
+		require.ErrorContains(t, err, `label "namespace.allocnet/team" is reserved for labels of namespaces`)
+		change.AllowReservedLabels = true
+		_, err = p.Aim(change, portmap.Options{})
+		require.NoError(t, err)
+	}
+	aim, err := p.Aim(allocnet.Change{Labels: map[string]*string{"app": new("web")}}, portmap.Options{})
+	require.NoError(t, err, "the label that the allocation has stays")
+	require.Equal(t, map[string]string{key: "a", "app": "web"}, aim.Labels)
 }
 
 func TestArgs(t *testing.T) {

@@ -21,8 +21,9 @@ type Pool struct {
 }
 
 // Pools returns the ranges of all plugins of a network that use host-local, in the order
-// of the configuration. The error joins those of plugins whose ranges cannot be read;
-// host-local cannot lease for them either.
+// of the configuration. The error joins those of the plugins bridge and ptp whose ranges cannot be read;
+// host-local cannot lease for them either. Other plugins may replace texts such as "usePodCidr" before they
+// run host-local, so what cannot be read of theirs is left out.
 func Pools(n *conflist.Network) (pools []Pool, err error) {
 	var errs []error
 	for _, p := range n.List.Plugins {
@@ -30,7 +31,7 @@ func Pools(n *conflist.Network) (pools []Pool, err error) {
 			continue
 		}
 		found, err := poolsOf(p.Network.Type, p.Bytes)
-		if err != nil {
+		if err != nil && (p.Network.Type == "bridge" || p.Network.Type == "ptp") {
 			errs = append(errs, fmt.Errorf("network %q: plugin %q: %w", n.Name, p.Network.Type, err))
 		}
 		for _, f := range found {

@@ -14,6 +14,7 @@
 //	set, err := networkpolicy.Parse(documents...)
 //	pod := networkpolicy.Pod{Namespace: "shop", Labels: map[string]string{"app": "db"}}
 //	alloc.Labels, err = pod.AllocationLabels()
+//	alloc.AllowReservedLabels = true
 //	p, err := set.For(pod)
 //
 // The labels of a pod stay as they are. Those of its namespace become labels of the allocation
@@ -21,7 +22,8 @@
 // and example.com/team becomes example.com.namespace.allocnet/team. The namespace's name is the
 // label kubernetes.io/metadata.name, as in Kubernetes. A named port is a label, too: the TCP port
 // 8080 with the name web is web.tcp.port.allocnet/8080. Pods cannot have labels with such keys, or
-// one pod could pretend to be in the namespace of another.
+// one pod could pretend to be in the namespace of another. For the same reason, Setup and
+// Update accept such keys only with AllowReservedLabels.
 //
 // The semantics are those of the Kubernetes documentation ("Network Policies" under Concepts,
 // and the reference of NetworkPolicy v1):

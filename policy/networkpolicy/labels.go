@@ -11,13 +11,6 @@ import (
 	"github.com/allocnet/allocnet/policy"
 )
 
-// The ends of prefixes of labels that no pod can have: of the labels of its namespace, and of
-// those that stand for its named ports.
-const (
-	domain     = "namespace.allocnet"
-	portDomain = "port.allocnet"
-)
-
 // nameKey is the label that has the name of a namespace. Kubernetes sets it on every one.
 const nameKey = "kubernetes.io/metadata.name"
 
@@ -62,7 +55,7 @@ func (p Port) validate() error {
 
 // key returns the key of the label that an allocation has for the port.
 func (p Port) key() string {
-	return fmt.Sprintf("%s.%s.%s/%d", p.Name, p.Protocol, portDomain, p.Number)
+	return fmt.Sprintf("%s.%s.%s/%d", p.Name, p.Protocol, names.PortDomain, p.Number)
 }
 
 // numbers returns the ports with a name and a protocol, each once: those of the pod for ingress,
@@ -100,9 +93,9 @@ func (p *Pod) namespace() string {
 }
 
 // AllocationLabels returns the labels that the allocation of the pod must have, so that the
-// policies of other pods match it. It is an error if the pod has a label with a key that
-// stands for a label of a namespace or for a port, if a port is not valid, or if the labels are
-// not valid for an allocation.
+// policies of other pods match it. Setup accepts them only with Allocation.AllowReservedLabels. It is an error if the
+// pod has a label with a key that stands for a label of a namespace or for a port, if a port is not valid, or if the labels
+// are not valid for an allocation.
 func (p *Pod) AllocationLabels() (map[string]string, error) {
 	all, err := p.labels()
 	if err != nil {
@@ -116,12 +109,10 @@ func (p *Pod) labels() (map[string]string, error) {
 		return nil, err
 	}
 	all := map[string]string{}
-	for _, key := range slices.Sorted(maps.Keys(p.Labels)) {
-		if err := checkPodKey(key); err != nil {
-			return nil, err
-		}
-		all[key] = p.Labels[key]
+	if err := names.RefuseReserved(p.Labels); err != nil {
+		return nil, err
 	}
+	maps.Copy(all, p.Labels)
 	for key, value := range p.NamespaceLabels {
 		all[namespaceKey(key)] = value
 	}
@@ -136,18 +127,10 @@ func (p *Pod) labels() (map[string]string, error) {
 func namespaceKey(key string) string {
 	prefix, name, found := strings.Cut(key, "/")
 	if !found {
-		return domain + "/" + key
+		return names.NamespaceDomain + "/" + key
 	}
-	return prefix + "." + domain + "/" + name
+	return prefix + "." + names.NamespaceDomain + "/" + name
 }
 
 // checkPodKey refuses the keys that namespaceKey and Port.key return.
-func checkPodKey(key string) error {
-	prefix, _, found := strings.Cut(key, "/")
-	for reserved, of := range map[string]string{domain: "namespaces", portDomain: "ports"} {
-		if found && (prefix == reserved || strings.HasSuffix(prefix, "."+reserved)) {
-			return fmt.Errorf("label %.256q is reserved for labels of %s", key, of)
-		}
-	}
-	return nil
-}
+func checkPodKey(key string) error { return names.RefuseReserved(map[string]bool{key: true}) }

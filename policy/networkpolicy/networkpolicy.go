@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/strictjson"
 	"github.com/allocnet/allocnet/policy"
 )
@@ -386,7 +387,7 @@ func (s *selector) translate(check func(key string) error) (policy.Selector, err
 				return out, err
 			}
 		} else if prefix, _, found := strings.Cut(namespaceKey(key), "/"); found && len(prefix) > maxPrefix {
-			return out, fmt.Errorf("label %.256q: the prefix must be at most %d characters", key, maxPrefix-len(domain)-1)
+			return out, fmt.Errorf("label %.256q: the prefix must be at most %d characters", key, maxPrefix-len(names.NamespaceDomain)-1)
 		}
 	}
 	return out, nil

@@ -136,7 +136,8 @@ func (c *call) status(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a := configurator.Allocation{Networks: names, Conflists: lists, PluginDirs: c.pluginDirs()}
+	// STATUS does not tell whether the runtime runs other plugins before this one, so they may have a result.
+	a := configurator.Allocation{Networks: names, Conflists: lists, PluginDirs: c.pluginDirs(), PrevResult: json.RawMessage("{}")}
 	err = c.options.NotReady(a)
 	if err == nil {
 		err = c.options.Ready(ctx, a)

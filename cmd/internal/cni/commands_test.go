@@ -560,7 +560,6 @@ func TestPolicyAndLabels(t *testing.T) {
 		`{"policy":[]}`:                                                        `runtimeConfig: policy: parse policy`,
 		`{"labels":{"a":1}}`:                                                   `runtimeConfig: labels: a`,
 		`{"labels":{"a":"b","a":"c"}}`:                                         `runtimeConfig.labels.a`,
-		`{"labels":{"a b":"c"}}`:                                               `"a b"`,
 	} {
 		e := w.refuse(add, given(`"delegate":"enforced"`, runtimeConfig))
 		require.Equal(t, uint(7), e.Code, runtimeConfig)

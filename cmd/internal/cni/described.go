@@ -23,6 +23,7 @@ const (
 // runtimes describe it.
 type description struct {
 	labels       map[string]string
+	reserved     bool              // CNI_ARGS have labels of the namespace
 	labelsOrigin map[string]string // by the keys of labels
 	policy       *policy.Policy
 	origin       string // of the policy
@@ -34,7 +35,7 @@ type description struct {
 func (c *call) describe(a *configurator.Allocation) error {
 	d := &description{labelsOrigin: map[string]string{}}
 	for _, key := range slices.Sorted(maps.Keys(a.Labels)) {
-		if err := d.label(key, a.Labels[key], "runtimeConfig.labels"); err != nil {
+		if err := d.ownLabel(key, a.Labels[key], "runtimeConfig.labels"); err != nil {
 			return err
 		}
 	}
@@ -47,7 +48,7 @@ func (c *call) describe(a *configurator.Allocation) error {
 	if err := d.fromArgs(c.conf, c.env.Args); err != nil {
 		return err
 	}
-	a.Labels, a.Policy = d.labels, d.policy
+	a.Labels, a.AllowReservedLabels, a.Policy = d.labels, d.reserved, d.policy
 	return nil
 }
 
@@ -63,11 +64,11 @@ func (d *description) fromAnnotations(value json.RawMessage) error {
 	}
 	if text, ok := annotations[labelsAnnotation]; ok && text != "" {
 		for pair := range strings.SplitSeq(text, ",") {
-			key, value, ok := strings.Cut(strings.TrimSpace(pair), "=")
+			key, value, ok := strings.Cut(pair, "=")
 			if !ok {
 				return badConfig("%s: %s: %.64q is not of the form KEY=VALUE", place, labelsAnnotation, pair)
 			}
-			if err := d.label(key, value, "annotation "+labelsAnnotation); err != nil {
+			if err := d.ownLabel(strings.TrimSpace(key), strings.TrimSpace(value), "annotation "+labelsAnnotation); err != nil {
 				return err
 			}
 		}
@@ -81,9 +82,15 @@ func (d *description) fromAnnotations(value json.RawMessage) error {
 // fromArgs adds what CNI_ARGS contain under the names that the configuration has.
 func (d *description) fromArgs(conf *config, text string) error {
 	for _, key := range slices.Sorted(maps.Keys(conf.LabelsFrom)) {
-		value, ok, err := argument(text, conf.LabelsFrom[key])
-		if err == nil && ok {
-			err = d.label(key, value, "CNI_ARGS: "+conf.LabelsFrom[key])
+		name := conf.LabelsFrom[key]
+		value, ok, err := argument(text, name)
+		switch origin, replaced := d.labelsOrigin[key]; {
+		case err != nil:
+		case ok:
+			err = d.label(key, value, "CNI_ARGS: "+name)
+			d.reserved = d.reserved || names.RefuseReserved(map[string]bool{key: true}) != nil
+		case replaced:
+			err = badConfig("label %q is in %s, but it comes from CNI_ARGS: %s, which is missing", key, origin, name)
 		}
 		if err != nil {
 			return err
@@ -113,11 +120,19 @@ func argument(text, name string) (value string, ok bool, err error) {
 	return value, ok, nil
 }
 
-// label adds a label from a place.
-func (d *description) label(key, value, origin string) error {
-	if err := names.ValidateLabels(map[string]string{key: value}); err != nil {
+// ownLabel adds a label from a place in which the author of a container may have chosen the key. Labels of
+// namespaces come only from CNI_ARGS for which the operator has configured the key.
+func (d *description) ownLabel(key, value, origin string) error {
+	if err := names.RefuseReserved(map[string]string{key: value}); err != nil {
 		return badConfig("%s: %v", origin, err)
 	}
+	return d.label(key, value, origin)
+}
+
+// label adds a label from a place. Runtimes and their users choose the texts, so one that is not valid in
+// a label is escaped.
+func (d *description) label(key, value, origin string) error {
+	key, value = names.EscapeLabel(key, value)
 	if other, ok := d.labels[key]; ok && other != value {
 		return badConfig("label %q is %q in %s, and %q in %s", key, other, d.labelsOrigin[key], value, origin)
 	}

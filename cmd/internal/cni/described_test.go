@@ -12,7 +12,10 @@ import (
 	"github.com/allocnet/allocnet/policy"
 )
 
-const policed = `"delegate":"policed","labelsFrom":{"job":"NOMAD_JOB_ID","ns":"K8S_POD_NAMESPACE"},"policyFrom":"POLICY"`
+const (
+	policed   = `"delegate":"policed","labelsFrom":{"job":"NOMAD_JOB_ID","ns":"K8S_POD_NAMESPACE","` + namespace + `":"NAMESPACE"},"policyFrom":"POLICY"`
+	namespace = "kubernetes.io.namespace.allocnet/metadata.name"
+)
 
 // annotated returns a runtimeConfig with the annotations of a pod.
 func annotated(t *testing.T, annotations map[string]string) string {
@@ -45,6 +48,14 @@ func TestDescribed(t *testing.T) {
 		{"annotations", "IgnoreUnknown=1;K8S_POD_NAMESPACE=prod", annotated(t, map[string]string{
 			labelsAnnotation: "app=web, tier=1,ns=prod", policyAnnotation: "isolated", "other/key": "x;y",
 		}), map[string]string{"app": "web", "tier": "1", "ns": "prod"}, &policy.Policy{Presets: []policy.Preset{policy.Isolated}}},
+		{"texts that are no labels", "IgnoreUnknown=1;NOMAD_JOB_ID=backup/periodic-1764450000;K8S_POD_NAMESPACE=", annotated(t, map[string]string{
+			labelsAnnotation: "a b = a b",
+		}), map[string]string{
+			"job": "backup-periodic-1764450000.sha256-4012c5e78fb8a3e383f0", "ns": "",
+			"a-b.sha256-c8687a08aa5d6ed20443": "a-b.sha256-c8687a08aa5d6ed20443",
+		}, nil},
+		{"labels of a container", "", `,"runtimeConfig":{"labels":{"a b":"a b"}}`, map[string]string{"a-b.sha256-c8687a08aa5d6ed20443": "a-b.sha256-c8687a08aa5d6ed20443"}, nil},
+		{"label of the namespace, which the operator takes from an argument", "NAMESPACE=shop", "", map[string]string{namespace: "shop"}, nil},
 		{"other annotations", "", annotated(t, map[string]string{"a": "b"}), nil, nil},
 		{"runtimeConfig as well", "NOMAD_JOB_ID=web", `,"runtimeConfig":{"labels":{"app":"web","job":"web"}}`, map[string]string{"app": "web", "job": "web"}, nil},
 	}
@@ -70,7 +81,6 @@ func TestDescribed(t *testing.T) {
 func TestDescribedWrongly(t *testing.T) {
 	w := newPoliced(t)
 	tests := []struct{ name, args, config, want string }{
-		{"value that is no label", "NOMAD_JOB_ID=web/periodic-1", "", `CNI_ARGS: NOMAD_JOB_ID: label "job": the value "web/periodic-1" must be`},
 		{"argument twice", "NOMAD_JOB_ID=web;X=y;NOMAD_JOB_ID=web", "", `CNI_ARGS: NOMAD_JOB_ID occurs twice`},
 		{"policy twice", "POLICY=no-host;POLICY=isolated", "", `CNI_ARGS: POLICY occurs twice`},
 		{"unknown preset", "POLICY=none", "", `CNI_ARGS: POLICY: "none" is neither a policy in JSON nor a list of presets`},
@@ -78,10 +88,15 @@ func TestDescribedWrongly(t *testing.T) {
 		{"path of a file", "POLICY=/etc/passwd", "", `"/etc/passwd" is neither`},
 		{"policy with a typo", `POLICY={"ingres":{}}`, "", `CNI_ARGS: POLICY: parse policy: unknown field "ingres"`},
 		{"annotation without a value", "", annotated(t, map[string]string{labelsAnnotation: "app"}), `allocnet/labels: "app" is not of the form KEY=VALUE`},
-		{"label in an annotation", "", annotated(t, map[string]string{labelsAnnotation: "app=a b"}), `annotation allocnet/labels: label "app": the value "a b"`},
 		{"annotation against an argument", "K8S_POD_NAMESPACE=dev", annotated(t, map[string]string{labelsAnnotation: "ns=prod"}),
 			`label "ns" is "prod" in annotation allocnet/labels, and "dev" in CNI_ARGS: K8S_POD_NAMESPACE`},
+		{"annotation in place of an argument", "", annotated(t, map[string]string{labelsAnnotation: "ns=prod"}),
+			`label "ns" is in annotation allocnet/labels, but it comes from CNI_ARGS: K8S_POD_NAMESPACE, which is missing`},
 		{"label twice", "", annotated(t, map[string]string{labelsAnnotation: "app=a,app=b"}), `label "app" is "a" in annotation allocnet/labels, and "b" in`},
+		{"label of a namespace in an annotation", "NAMESPACE=shop", annotated(t, map[string]string{labelsAnnotation: namespace + "=shop"}),
+			`annotation allocnet/labels: label "` + namespace + `" is reserved for labels of namespaces`},
+		{"label of a namespace of a container", "", `,"runtimeConfig":{"labels":{"namespace.allocnet/team":"a"}}`,
+			`runtimeConfig.labels: label "namespace.allocnet/team" is reserved for labels of namespaces`},
 		{"two policies", "POLICY=isolated", annotated(t, map[string]string{policyAnnotation: "no-host"}),
 			"there is a policy in annotation allocnet/policy, and another one in CNI_ARGS: POLICY"},
 		{"annotation against the runtimeConfig", "", strings.Replace(annotated(t, map[string]string{policyAnnotation: "no-host"}), "{", `{"policy":{"presets":["isolated"]},`, 1),

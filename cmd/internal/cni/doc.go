@@ -19,7 +19,8 @@
 // The result consists of the results of all networks in their order.
 //
 // "labelsFrom" and "policyFrom" name CNI_ARGS that are labels and the policy of the
-// container. With the capability of pod annotations, those of CRI are read as well.
+// container. With the capability of pod annotations, those of CRI are read as well. Keys and values
+// from all of these, and from the capability labels, that are not valid in labels are escaped.
 //
 // "args" is passed to the plugins of a chain; it is not possible with named networks. The
 // program allocnet-cni reads "socket", "idleTimeout" and "settings". Any other key is an

@@ -19,7 +19,6 @@ import (
 	"github.com/allocnet/allocnet/internal/engine/native"
 	"github.com/allocnet/allocnet/internal/engine/pluginexec"
 	"github.com/allocnet/allocnet/internal/state/conflist"
-	"github.com/allocnet/allocnet/internal/subnets"
 )
 
 // checkConfiguration validates the settings of the daemon and the network configurations.
@@ -33,9 +32,10 @@ func checkConfiguration(_ context.Context, h *Host) (findings []Finding, err err
 			findings = append(findings, find("configuration-skipped", f.File, f.Error(), "correct "+f.File+"; `allocnet networks` shows whether it is used"))
 		}
 	}
+	engine := h.native()
 	for _, n := range h.Networks {
-		if _, err := subnets.Pools(n); err != nil {
-			findings = append(findings, find("ranges", n.Name, err.Error(), "correct "+n.File))
+		if err := engine.Validate(n, false); err != nil {
+			findings = append(findings, find("configuration-invalid", n.Name, err.Error(), "correct "+n.File))
 		}
 	}
 	return append(findings, h.settings()...), nil
@@ -90,10 +90,7 @@ func checkPlugins(ctx context.Context, h *Host) (findings []Finding, err error) 
 		}
 		findings = append(findings, found...)
 	}
-	engine := native.New(hclog.NewNullLogger(), "") // used only to list the binaries
-	if h.Engine == configurator.EngineExec {
-		engine = native.NewForBinaries(hclog.NewNullLogger(), "")
-	}
+	engine := h.native()
 	versions := map[string]versionAnswer{}
 	for _, n := range h.Networks {
 		if n.File == "" && h.Engine == configurator.EngineExec && !h.used(n.Name) {
@@ -113,6 +110,14 @@ func checkPlugins(ctx context.Context, h *Host) (findings []Finding, err error) 
 		}
 	}
 	return findings, nil
+}
+
+// native returns the engine that tells which plugins run as binaries, and validates the others.
+func (h *Host) native() *native.Engine {
+	if h.Engine == configurator.EngineExec {
+		return native.NewForBinaries(hclog.NewNullLogger(), "")
+	}
+	return native.New(hclog.NewNullLogger(), "")
 }
 
 func (h *Host) used(network string) bool {

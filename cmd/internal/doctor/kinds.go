@@ -36,7 +36,7 @@ var Kinds = []Kind{
 	{"configuration-skipped", Error, "the network of the file does not exist for setups, or an older content of the file is in use", false},
 	{"configuration-shadowed", Warning, "an earlier file has the same network name, so this one has no effect", false},
 	{"network-missing", Error, "the settings name a network that does not exist, so setups fail", false},
-	{"ranges", Error, "the IPAM plugin refuses the configuration, so every setup fails", false},
+	{"configuration-invalid", Error, "a native plugin refuses its configuration, so every setup in the network fails", false},
 
 	{"plugin-dir", Warning, "plugins are not found there", false},
 	{"plugin-dir-writable", Error, "plugins run as root: who can write there becomes root", false},

@@ -140,7 +140,7 @@ func TestSubnetOfAnotherStateDir(t *testing.T) {
 func TestSubnetsOfRoutingDaemons(t *testing.T) {
 	r := newRig(t)
 	for _, keys := range []string{`"table": 100, "subnets": true`, `"table": 200, "protocol": 200`} {
-		r.network("10-web", strings.Replace(r.chain("web", "web0", subnet, ""), `"plugins": [`, `"plugins": [{"type": "routes", `+keys+`}, `, 1))
+		r.network("10-web", r.chain("web", "web0", subnet, `, {"type": "routes", `+keys+`}`))
 		for _, route := range []string{"10.77.0.0/24 table 100 proto 91", "10.77.0.128/25 table 200 proto 200"} {
 			r.sh("ip route add unreachable " + route)
 			if found := strings.Contains(keys, strings.Fields(route)[2]); found {

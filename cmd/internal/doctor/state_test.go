@@ -27,7 +27,16 @@ func TestConfigurations(t *testing.T) {
 	r.network("20-broken", r.bridge("web", "other0", "10.78.0.0/24"))
 	r.finds("configuration-shadowed", []string{"20-broken.conflist"})
 	r.network("20-broken", r.bridge("small", "other0", "10.78.0.0/31"))
-	r.finds("ranges", []string{`network "small"`, "10.78.0.0/31"}, "plugin-missing")
+	r.finds("configuration-invalid", []string{`network "small"`, "10.78.0.0/31"}, "plugin-missing")
+	r.network("20-broken", r.chain("small", "other0", "10.78.0.0/24", `, {"type": "bandwidth", "ingressRate": 8000}`))
+	r.finds("configuration-invalid", []string{`network "small": plugin "bandwidth"`, "a rate needs a burst"})
+	r.network("20-broken", `{"cniVersion": "1.0.0", "name": "small", "plugins": [{"type": "tuning", "mtu": 1400}]}`)
+	r.finds("configuration-invalid", []string{`network "small": plugin "tuning"`, "no prevResult"})
+	// Another plugin replaces the text before it runs host-local.
+	r.plugin("calico", `echo '{"cniVersion": "1.0.0", "supportedVersions": ["1.0.0"]}'`)
+	r.plugin("host-local", `echo '{"cniVersion": "1.0.0", "supportedVersions": ["1.0.0"]}'`)
+	r.network("20-broken", `{"cniVersion": "1.0.0", "name": "small", "plugins": [{"type": "calico", "ipam": {"type": "host-local", "subnet": "usePodCidr"}}]}`)
+	r.healthy()
 	r.sh("rm -r " + r.path("conf"))
 	r.healthy() // only the embedded network exists
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
@@ -52,7 +54,12 @@ func (b *bandwidth) GC(ctx context.Context, c *sdk.CmdArgs) error {
 }
 
 // Status implements sdk.Plugin: it validates the configuration.
-func (b *bandwidth) Status(context.Context, *sdk.CmdArgs) error {
-	_, _, err := b.limit.buckets()
-	return err
+func (b *bandwidth) Status(context.Context, *sdk.CmdArgs) error { return b.limit.Validate() }
+
+// Validate implements sdk.Validator.
+func (b *bandwidth) Validate(*types100.Result) error {
+	return errors.Join(b.checkVersion(), b.limit.Validate())
 }
+
+// NoResult implements sdk.Chained.
+func (b *bandwidth) NoResult() error { return errNotChained }

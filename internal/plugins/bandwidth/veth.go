@@ -10,7 +10,7 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
-var errNotChained = errors.New("no prevResult: the plugin must come after one that makes an interface")
+var errNotChained = sdk.Invalid(errors.New("no prevResult: the plugin must come after one that makes an interface"))
 
 // hostEnd returns the host's end of the veth whose other end is the container's
 // interface. The result must contain it.

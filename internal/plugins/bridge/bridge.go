@@ -166,7 +166,11 @@ func (a *addition) allocate(ctx context.Context) error {
 	}
 	a.result.IPs, a.result.Routes, a.result.DNS = r.IPs, r.Routes, r.DNS
 	a.route(a.result)
-	if a.result.DNS, err = veth.DNS(&a.Common, r.DNS); err != nil {
+	err = veth.DistinctRoutes(a.result)
+	if err == nil {
+		a.result.DNS, err = veth.DNS(&a.Common, r.DNS)
+	}
+	if err != nil {
 		return errors.Join(err, a.release(ctx))
 	}
 	return nil

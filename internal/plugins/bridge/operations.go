@@ -241,6 +241,16 @@ func (b *bridge) Status(ctx context.Context, c *sdk.CmdArgs) error {
 	return errors.Join(b.rules.Masquerade.Validate(), b.ipam.Status(ctx, c))
 }
 
+// Validate implements sdk.Validator.
+func (b *bridge) Validate(planned *types100.Result) error {
+	err := b.rules.Masquerade.Validate()
+	if err == nil && planned != nil {
+		b.route(planned)
+		err = veth.DistinctRoutes(planned)
+	}
+	return err
+}
+
 // GC implements sdk.Plugin. The bridge stays.
 func (b *bridge) GC(ctx context.Context, c *sdk.CmdArgs) error {
 	err := veth.Collect(ctx, c, &b.Common, b.ipam, b.rules)

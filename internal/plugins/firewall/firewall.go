@@ -147,14 +147,25 @@ func (f *firewall) delReference(ctx context.Context, c *sdk.CmdArgs, p *attachme
 
 // Status implements sdk.Plugin.
 func (f *firewall) Status(ctx context.Context, c *sdk.CmdArgs) error {
-	if err := names.ValidateChain(f.AdminChain); err != nil {
-		return fmt.Errorf("iptablesAdminChainName: %w", err)
-	}
-	if _, err := f.closedPolicy(); err != nil {
+	if err := f.Validate(nil); err != nil {
 		return err
 	}
 	return f.backend.status(ctx, c)
 }
+
+// Validate implements sdk.Validator.
+func (f *firewall) Validate(*types100.Result) error {
+	if err := names.ValidateChain(f.AdminChain); err != nil {
+		return fmt.Errorf("iptablesAdminChainName: %w", err)
+	}
+	_, err := f.closedPolicy()
+	return err
+}
+
+// NoResult implements sdk.Chained.
+func (f *firewall) NoResult() error { return errNoResult }
+
+var errNoResult = sdk.Invalid(errors.New("missing prevResult: place the firewall plugin after a plugin that creates an interface"))
 
 // GC implements sdk.Plugin. It also removes elements of other plugins for the
 // same owners, whose attachments no longer exist. It does not remove rules of
@@ -171,7 +182,7 @@ func (f *firewall) attachment(c *sdk.CmdArgs) (*types100.Result, *attachment, er
 		return nil, nil, err
 	}
 	if previous == nil {
-		return nil, nil, errors.New("missing prevResult: place the firewall plugin after a plugin that creates an interface")
+		return nil, nil, errNoResult
 	}
 	p := &attachment{network: f.Name, addresses: sdk.Addresses(previous), admin: f.AdminChain}
 	if err := names.ValidateChain(p.admin); err != nil {

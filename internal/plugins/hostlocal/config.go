@@ -77,7 +77,7 @@ func (p *hostLocal) rangeSets(own ipam) ([]pool, error) {
 	}
 	all = append(all, own.Ranges...)
 	if len(all) == 0 {
-		return nil, sdk.IPAMError("no IP ranges specified")
+		return nil, sdk.NeedsRuntime(sdk.IPAMError("no IP ranges specified"))
 	}
 	var pools []pool
 	v4, v6 := 0, 0

@@ -318,6 +318,18 @@ func (p *hostLocal) Status(_ context.Context, c *sdk.CmdArgs) error {
 	return nil
 }
 
+// Planned implements sdk.Planner. The gateway of a range set is that of its first range.
+func (p *hostLocal) Planned() (*types100.Result, error) {
+	planned := &types100.Result{Routes: slices.Clone(p.routes)}
+	for _, set := range p.sets {
+		first := set.set[0].First
+		planned.IPs = append(planned.IPs, &types100.IPConfig{
+			Address: net.IPNet{IP: first.AsSlice(), Mask: net.CIDRMask(set.nets[0].Bits(), first.BitLen())}, Gateway: set.gates[0],
+		})
+	}
+	return planned, nil
+}
+
 // GC releases the leases of the network that belong to no valid attachment.
 // Several users may share the directory without knowing each other's
 // attachments. So GC keeps a lease if its owner has a link of another instance.

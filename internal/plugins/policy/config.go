@@ -10,6 +10,7 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/policy"
 )
@@ -54,7 +55,8 @@ type compiledText struct {
 
 var _ sdk.RuntimeConfigured = (*plugin)(nil)
 
-// New implements sdk.Factory.
+// New implements sdk.Factory. A request in the configuration itself is not that of an allocation, so it cannot
+// have labels of a namespace.
 func New(conf []byte) (sdk.Plugin, error) {
 	p := &plugin{latest: &latest{}}
 	err := sdk.Decode(conf, p)
@@ -63,7 +65,8 @@ func New(conf []byte) (sdk.Plugin, error) {
 	}
 	runtimeErr := p.Runtime(&runtime)
 	invalid := coded(p.Policy.Validate())
-	return p, errors.Join(sdk.FirstError(err, runtimeErr, refuseNull(conf), invalid), p.read(runtime.Policy))
+	requestErr := p.read(runtime.Policy)
+	return p, errors.Join(sdk.FirstError(err, runtimeErr, refuseNull(conf), invalid), requestErr, coded(names.RefuseReserved(p.request.Labels)))
 }
 
 // refuseNull returns an error for a policy of the network that is null, which would allow everything.

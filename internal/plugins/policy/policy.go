@@ -315,3 +315,6 @@ func (p *plugin) Disconnect(ctx context.Context, c *sdk.CmdArgs) error {
 
 // Status implements sdk.Plugin. The configuration is validated before.
 func (p *plugin) Status(context.Context, *sdk.CmdArgs) error { return nil }
+
+// NoResult implements sdk.Chained.
+func (p *plugin) NoResult() error { return errNoResult }

@@ -173,6 +173,12 @@ func (p *portmap) Status(ctx context.Context, c *sdk.CmdArgs) error {
 	return p.backend.status(ctx, c)
 }
 
+// Validate implements sdk.Validator.
+func (p *portmap) Validate(*types100.Result) error { return p.invalid }
+
+// NoResult implements sdk.Chained.
+func (p *portmap) NoResult() error { return errNoResult }
+
 // GC implements sdk.Plugin. It also removes elements of other plugins for the
 // same owners, whose attachments no longer exist. It does not remove the
 // reference plugin's rules.

@@ -121,10 +121,10 @@ func (a *addition) allocate(ctx context.Context) error {
 
 // complete derives the result of ADD from the IPAM plugin's result.
 func (a *addition) complete(r *types100.Result) (err error) {
+	if err := errors.Join(requireGateways(r), veth.DistinctRoutes(r)); err != nil {
+		return err
+	}
 	for _, ip := range r.IPs {
-		if ip.Gateway == nil {
-			return fmt.Errorf("the IPAM plugin returned no gateway for %s", ip.Address.String())
-		}
 		ip.Interface = types100.Int(1)
 	}
 	if a.veth.MTU, err = veth.MTU(a.args.Host.Kernel, a.MTU, r); err != nil {
@@ -375,6 +375,27 @@ func (p *ptp) Status(ctx context.Context, c *sdk.CmdArgs) error {
 		return errNoIPAM
 	}
 	return errors.Join(p.rules.Masquerade.Validate(), p.ipam.Status(ctx, c))
+}
+
+// Validate implements sdk.Validator.
+func (p *ptp) Validate(planned *types100.Result) error {
+	switch {
+	case p.ipam == "":
+		return errNoIPAM
+	case planned != nil:
+		return errors.Join(p.rules.Masquerade.Validate(), requireGateways(planned), veth.DistinctRoutes(planned))
+	}
+	return p.rules.Masquerade.Validate()
+}
+
+// requireGateways fails for an address without a gateway, because the plugin routes through gateways.
+func requireGateways(r *types100.Result) error {
+	for _, ip := range r.IPs {
+		if ip.Gateway == nil {
+			return fmt.Errorf("the IPAM plugin returned no gateway for %s", ip.Address.String())
+		}
+	}
+	return nil
 }
 
 // GC implements sdk.Plugin.

@@ -23,7 +23,7 @@ var (
 
 var (
 	errNull        = errors.New("prevResult: an interface or an address is null")
-	errNoResult    = errors.New("missing prevResult: place the routes plugin after the plugin that creates the interface")
+	errNoResult    = sdk.Invalid(errors.New("missing prevResult: place the routes plugin after the plugin that creates the interface"))
 	errNoInterface = errors.New("prevResult has an address and no interface of the host that leads to it: place the routes plugin after bridge or ptp")
 )
 
@@ -74,6 +74,9 @@ func (p *routes) Disconnect(ctx context.Context, c *sdk.CmdArgs) error { return 
 
 // Status implements sdk.Plugin. The configuration is validated before.
 func (p *routes) Status(context.Context, *sdk.CmdArgs) error { return nil }
+
+// NoResult implements sdk.Chained.
+func (p *routes) NoResult() error { return errNoResult }
 
 // GC implements sdk.Plugin. Routes over the veth of a container go with that link.
 func (p *routes) GC(ctx context.Context, c *sdk.CmdArgs) error {

@@ -75,5 +75,15 @@ func (p *static) Status(context.Context, *sdk.CmdArgs) error {
 	return nil
 }
 
+// Planned implements sdk.Planner.
+func (p *static) Planned() (*types100.Result, error) {
+	ips, err := p.addresses("")
+	if err != nil {
+		return nil, err
+	}
+	routes, err := sdk.IPAMRoutes(p.own.Routes)
+	return &types100.Result{IPs: ips, Routes: routes}, err
+}
+
 // GC does nothing, because Add keeps no state.
 func (p *static) GC(context.Context, *sdk.CmdArgs) error { return nil }

@@ -14,7 +14,7 @@ import (
 // tuning is the plugin with its configuration.
 type tuning struct{ config }
 
-var errNoPrevious = errors.New("no prevResult: the plugin must come after one that makes an interface")
+var errNoPrevious = sdk.Invalid(errors.New("no prevResult: the plugin must come after one that makes an interface"))
 
 // validate rejects names that would lead out of a directory.
 func validate(c *sdk.CmdArgs) error {
@@ -29,10 +29,7 @@ func (t *tuning) prepare(c *sdk.CmdArgs) (*settings, *types100.Result, error) {
 	if err := validate(c); err != nil {
 		return nil, nil, err
 	}
-	if t.Sysctl.duplicate != "" {
-		return nil, nil, t.Sysctl.errDuplicate()
-	}
-	want, err := t.settings(c.Args)
+	want, err := t.valid(c.Args)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -66,11 +63,22 @@ func (t *tuning) Check(_ context.Context, c *sdk.CmdArgs) error {
 	return nil
 }
 
-// Status implements sdk.Plugin: it validates the configuration.
-func (t *tuning) Status(context.Context, *sdk.CmdArgs) error {
+// valid returns the settings with CNI_ARGS.
+func (t *tuning) valid(args string) (*settings, error) {
 	if t.Sysctl.duplicate != "" {
-		return t.Sysctl.errDuplicate()
+		return nil, t.Sysctl.errDuplicate()
 	}
-	_, err := t.settings("")
+	return t.settings(args)
+}
+
+// Status implements sdk.Plugin: it validates the configuration.
+func (t *tuning) Status(context.Context, *sdk.CmdArgs) error { return t.Validate(nil) }
+
+// Validate implements sdk.Validator.
+func (t *tuning) Validate(*types100.Result) error {
+	_, err := t.valid("")
 	return err
 }
+
+// NoResult implements sdk.Chained.
+func (t *tuning) NoResult() error { return errNoPrevious }

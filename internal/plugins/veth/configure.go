@@ -1,6 +1,7 @@
 package veth
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -126,6 +127,18 @@ func HostPrefix(ip net.IP) *net.IPNet {
 // addRoutes adds the routes of a result. A route without a gateway gets the
 // first gateway of its family.
 func addRoutes(b *rtnl.Batch, index int, r *types100.Result, o Options) {
+	gateways := gatewaysOf(r)
+	for i, route := range r.Routes {
+		gateway := gateways[i]
+		added := kernelRoute(route, index, gateway)
+		added.Behind = o.Behind
+		added.OnLink = o.ViaGateway && isNeighbour(r, gateway)
+		b.AddRoute(added)
+	}
+}
+
+// gatewaysOf returns the gateway of each route: the first one of its family, if it has none.
+func gatewaysOf(r *types100.Result) []net.IP {
 	var v4, v6 net.IP
 	for _, ip := range r.IPs {
 		if ip.Gateway.To4() != nil && v4 == nil {
@@ -134,19 +147,40 @@ func addRoutes(b *rtnl.Batch, index int, r *types100.Result, o Options) {
 			v6 = ip.Gateway
 		}
 	}
-	for _, route := range r.Routes {
-		gateway := route.GW
-		if gateway == nil {
-			gateway = v6
-			if route.Dst.IP.To4() != nil {
-				gateway = v4
-			}
+	gateways := make([]net.IP, len(r.Routes))
+	for i, route := range r.Routes {
+		switch {
+		case route.GW != nil:
+			gateways[i] = route.GW
+		case route.Dst.IP.To4() != nil:
+			gateways[i] = v4
+		default:
+			gateways[i] = v6
 		}
-		added := kernelRoute(route, index, gateway)
-		added.Behind = o.Behind
-		added.OnLink = o.ViaGateway && isNeighbour(r, gateway)
-		b.AddRoute(added)
 	}
+	return gateways
+}
+
+// DistinctRoutes returns an error for two equal routes of a result: the kernel refuses the second one.
+func DistinctRoutes(r *types100.Result) error {
+	if len(r.Routes) < 2 {
+		return nil
+	}
+	seen := map[string]bool{}
+	for i, gateway := range gatewaysOf(r) {
+		route := kernelRoute(r.Routes[i], 0, gateway)
+		text := fmt.Sprintln(route.Dst, route.Via, route.Priority, route.MTU, route.AdvMSS, cmp.Or(route.Table, unix.RT_TABLE_MAIN), route.Scope)
+		if seen[text] {
+			via := ""
+			if gateway != nil {
+				via = " via " + gateway.String()
+			}
+			return types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf("two routes lead to %s%s", route.Dst, via),
+				"remove one of the IPAM plugin's, or isDefaultGateway")
+		}
+		seen[text] = true
+	}
+	return nil
 }
 
 // isNeighbour reports whether a gateway is in the network of an address of the result. With ViaGateway, no route

@@ -98,6 +98,11 @@ func updates(t *testing.T, c allocnet.Service, netns func(string) string) {
 	_, err := c.Setup(ctx, bad)
 	require.ErrorIs(t, err, configurator.ErrInvalidAllocation)
 	require.ErrorContains(t, err, `label "a b"`)
+	const namespace = "namespace.allocnet/team"
+	bad.Labels = map[string]string{namespace: "a"}
+	_, err = c.Setup(ctx, bad)
+	require.ErrorIs(t, err, configurator.ErrInvalidAllocation)
+	require.ErrorContains(t, err, "reserved for labels of namespaces")
 	first, err := c.Setup(ctx, a)
 	require.NoError(t, err)
 	require.NotEmpty(t, first.Revision)
@@ -121,6 +126,9 @@ func updates(t *testing.T, c allocnet.Service, netns func(string) string) {
 	require.Equal(t, configurator.RevisionError{ID: a.ID, Wanted: first.Revision, Current: second.Revision}, *stale)
 	_, err = c.Update(ctx, a.ID, configurator.Change{Publish: []portmap.Port{{Value: 70000}}})
 	require.ErrorIs(t, err, configurator.ErrInvalidAllocation)
+	_, err = c.Update(ctx, a.ID, configurator.Change{Labels: map[string]*string{namespace: new("a")}})
+	require.ErrorIs(t, err, configurator.ErrInvalidAllocation)
+	require.ErrorContains(t, err, "reserved for labels of namespaces")
 	_, err = c.Update(ctx, "absent", configurator.Change{})
 	require.ErrorIs(t, err, configurator.ErrNotFound)
 

@@ -89,6 +89,9 @@ func (m *Memory) Setup(ctx context.Context, a configurator.Allocation) (*configu
 		portErr = fmt.Errorf("%w: %w", configurator.ErrInvalidAllocation, portErr)
 	}
 	labelErr := names.ValidateLabels(a.Labels)
+	if labelErr == nil && !a.AllowReservedLabels {
+		labelErr = names.RefuseReserved(a.Labels)
+	}
 	if labelErr != nil {
 		labelErr = fmt.Errorf("%w: %w", configurator.ErrInvalidAllocation, labelErr)
 	}
@@ -177,6 +180,9 @@ func (m *Memory) Update(ctx context.Context, id string, change configurator.Chan
 		}
 	}
 	labels, err := names.ChangeLabels(h.record.Labels, change.Labels)
+	if err == nil && !change.AllowReservedLabels {
+		err = names.RefuseReserved(change.Labels)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", configurator.ErrInvalidAllocation, err)
 	}
