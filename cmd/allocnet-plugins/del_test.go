@@ -115,6 +115,7 @@ var unplaced = map[string][]object{
 // something, and succeeds if the attachment was never made. With the configuration of ADD, it then removes the rest.
 func TestDelDoesNotKnowThePlace(t *testing.T) {
 	privhost.Require(t, "iptables", "ip6tables")
+	removeLinks(t) // of other tests, in the same subnet
 	for name, changes := range unplaced {
 		t.Run(name, func(t *testing.T) {
 			netns := namespace(t, name)
@@ -151,6 +152,7 @@ func TestDelDoesNotKnowThePlace(t *testing.T) {
 // TestDelDoesNotKnowTheBackend: DEL removes the rules of all backends.
 func TestDelDoesNotKnowTheBackend(t *testing.T) {
 	privhost.Require(t, "iptables", "ip6tables", "nft")
+	removeLinks(t) // of other tests, in the same subnet
 	netns := namespace(t, "backends")
 	for name, backends := range map[string][]string{"portmap": {"iptables", "nftables"}, "firewall": {"iptables"}} {
 		for _, backend := range backends {
@@ -175,6 +177,7 @@ func TestDelDoesNotKnowTheBackend(t *testing.T) {
 // configuration was changed since, and also if ADD refused it.
 func TestDelOfTheRefused(t *testing.T) {
 	privhost.Require(t, "iptables", "ip6tables")
+	removeLinks(t) // of other tests, in the same subnet
 	before, err := hostsnap.Take(hostsnap.Options{})
 	require.NoError(t, err)
 	for name, conf := range good {
