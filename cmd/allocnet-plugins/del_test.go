@@ -115,6 +115,7 @@ var unplaced = map[string][]object{
 // something, and succeeds if the attachment was never made. With the configuration of ADD, it then removes the rest.
 func TestDelDoesNotKnowThePlace(t *testing.T) {
 	privhost.Require(t, "iptables", "ip6tables")
+	removeLinks(t) // of other tests, in the same subnet
 	for name, changes := range unplaced {
 		t.Run(name, func(t *testing.T) {
 			netns := namespace(t, name)
@@ -151,6 +152,7 @@ func TestDelDoesNotKnowThePlace(t *testing.T) {
 // TestDelDoesNotKnowTheBackend: DEL removes the rules of all backends.
 func TestDelDoesNotKnowTheBackend(t *testing.T) {
 	privhost.Require(t, "iptables", "ip6tables", "nft")
+	removeLinks(t) // of other tests, in the same subnet
 	netns := namespace(t, "backends")
 	for name, backends := range map[string][]string{"portmap": {"iptables", "nftables"}, "firewall": {"iptables"}} {
 		for _, backend := range backends {
@@ -171,10 +173,42 @@ func TestDelDoesNotKnowTheBackend(t *testing.T) {
 	removeLinks(t)
 }
 
+// TestDelOfTheReferenceInAnotherNamespace: the path of the namespace, also that in the result, leads to another
+// container by now, which has an interface of the same name.
+func TestDelOfTheReferenceInAnotherNamespace(t *testing.T) {
+	privhost.Require(t, "iptables", "ip6tables")
+	removeLinks(t)
+	past, present := namespace(t, "past"), namespace(t, "present")
+	for _, name := range []string{"bridge", "ptp"} {
+		data := t.TempDir()
+		text := func(previous string) string {
+			conf, err := json.Marshal(merged(good[name], object{"cniVersion": "1.0.0", "name": "net", "type": name, "ipMasq": false}))
+			require.NoError(t, err)
+			conf = dataDir.ReplaceAllLiteral(conf, []byte(data))
+			return strings.Replace(string(conf), "{", "{"+previous, 1)
+		}
+		made := call(t, reference, name, text(""), changed("ADD", reference, past, nil)...)
+		require.Zero(t, made.exit, made.stdout)
+		other := []string{"CNI_CONTAINERID=c2"}
+		result := call(t, links, name, text(""), changed("ADD", links, present, other)...)
+		require.Zero(t, result.exit, result.stdout)
+		moved := `"prevResult":` + strings.ReplaceAll(made.stdout, past, present) + ","
+		got := call(t, links, name, text(moved), changed("DEL", links, present, nil)...)
+		require.Zero(t, got.exit, got.stdout)
+		got = call(t, links, name, text(`"prevResult":`+result.stdout+","), changed("CHECK", links, present, other)...)
+		require.Zero(t, got.exit, "%s: the other container has its interface: %s", name, got.stdout)
+		got = call(t, links, name, text(`"prevResult":`+result.stdout+","), changed("DEL", links, present, other)...)
+		require.Zero(t, got.exit, got.stdout)
+		require.Empty(t, leases(t, data))
+	}
+	removeLinks(t)
+}
+
 // TestDelOfTheRefused: DEL succeeds and removes what ADD made, however the
 // configuration was changed since, and also if ADD refused it.
 func TestDelOfTheRefused(t *testing.T) {
 	privhost.Require(t, "iptables", "ip6tables")
+	removeLinks(t) // of other tests, in the same subnet
 	before, err := hostsnap.Take(hostsnap.Options{})
 	require.NoError(t, err)
 	for name, conf := range good {

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 
+	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/plugins/builtin"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
@@ -126,14 +127,15 @@ func TestPatternAsInterface(t *testing.T) {
 }
 
 // removeLinks removes what the reference plugins leave when they fail, also in
-// the host's own namespace.
+// the host's own namespace, and the bridges of attachments with the record of their switches.
 func removeLinks(t testing.TB) {
 	t.Helper()
-	for _, name := range []string{"eth0", "br9"} {
+	for _, name := range []string{"eth0", "br9", "br0"} {
 		if link, err := netlink.LinkByName(name); err == nil {
 			require.NoError(t, netlink.LinkDel(link))
 		}
 	}
+	require.NoError(t, os.RemoveAll(filepath.Join(configurator.DefaultStateDir, "switches.json"))) // of those links
 }
 
 // TestTheHostsNamespaceIsRefusedFirst: the refusal precedes IPAM, whose address

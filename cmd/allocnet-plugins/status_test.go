@@ -50,6 +50,7 @@ func TestStatusOfTheRefused(t *testing.T) {
 // TestNegativeMTU: a negative MTU counts as none, as for the reference plugins.
 func TestNegativeMTU(t *testing.T) {
 	privhost.Require(t, "iptables", "ip6tables")
+	removeLinks(t) // of other tests, in the same subnet
 	for _, name := range []string{"bridge", "ptp"} {
 		l := &lifeOf{t: t, netns: namespace(t, "mtu-"+name), data: t.TempDir(), at: "mtu -1"}
 		conf := merged(good[name], object{"mtu": -1})
