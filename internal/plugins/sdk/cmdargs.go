@@ -42,6 +42,11 @@ type CmdArgs struct {
 	// Several reports that the allocation has more networks than this one. Then it may send
 	// from the addresses of all of them over a bridge, and receive on them.
 	Several bool
+	// WaitForPorts lets host ports wait while an older allocation has them, in place of an error.
+	WaitForPorts bool
+	// PortOrder is the place of the allocation among those that have requested one of its host ports,
+	// from 1; 0 if it is not known: see ruleset.Elements.Order.
+	PortOrder int
 	// Binaries are the types of the plugins that ADD ran as binaries; nil if
 	// that is not known. DEL runs these binaries in addition to the native
 	// plugins of the same types.
