@@ -225,7 +225,8 @@ func TestSuccessor(t *testing.T) {
 		require.Empty(t, waiting("c1.eth0"))
 		require.Len(t, waiting("c2.eth0"), 1)
 		require.Equal(t, `host port 8080/tcp leads to allocation "c1.eth0", which had it first`, waiting("c2.eth0")[0].String())
-		_, err := w.c.Setup(t.Context(), configurator.Allocation{ID: "library", Netns: w.env("ADD", "c3").Netns, Networks: []string{"br"}, Ports: []portmap.Port{{Value: 8080, To: 80}}})
+		_, err := w.c.Setup(t.Context(), configurator.Allocation{ID: "library", Netns: w.env("ADD", "c3").Netns, Ports: []portmap.Port{{Value: 8080, To: 80}},
+			Conflists: []json.RawMessage{json.RawMessage(`{"cniVersion":"1.0.0","name":"other","plugins":[` + w.fake("one", adds) + `]}`)}})
 		require.ErrorIs(t, err, portmap.ErrConflict)
 		w.serve(as(goes[0], "DEL"), conf)
 		if goes[0] == first {

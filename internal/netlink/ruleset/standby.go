@@ -264,7 +264,13 @@ func (r *Ruleset) settlePorts(ctx context.Context, c *change, n *portChange, in 
 	if err != nil {
 		return err
 	}
-	for p, before := range claims {
+	for _, m := range slices.Concat(n.join, n.leave) {
+		p := m.hostPort()
+		before, open := claims[p]
+		if !open {
+			continue
+		}
+		delete(claims, p)
 		waits, err := c.settlePort(before, p, n)
 		if err != nil {
 			return err
