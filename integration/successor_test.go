@@ -82,7 +82,14 @@ func TestSuccessor(t *testing.T) {
 				require.Equal(t, n > 0, len(status.Warnings) > 0, status.Warnings)
 			}
 			there := []int{0, 1, 2}
+			sends := h.client(testbed.At(testhost.Host4.Addr(), 8080)) // always from the same port
 			for step, n := range order {
+				answer, err := exchange(sends)
+				if err != nil { // the first datagram may be lost
+					answer, err = exchange(sends)
+				}
+				require.NoError(t, err)
+				require.Equal(t, s.allocs[there[0]].ID, strings.Fields(answer)[0])
 				s.require(s.allocs[there[0]].ID)
 				s.requireWaiting(there)
 				for _, n := range there {
@@ -90,7 +97,7 @@ func TestSuccessor(t *testing.T) {
 				}
 				refused := h.Alloc(fmt.Sprintf("refused-%d-%d", i, step))
 				refused.Ports = s.allocs[0].Ports
-				_, err := h.Setup(h.Context(), refused)
+				_, err = h.Setup(h.Context(), refused)
 				require.ErrorIs(t, err, portmap.ErrConflict)
 				if w == testbed.Native && i%2 == step%2 {
 					testbed.FlushRuleset(t)
