@@ -34,12 +34,13 @@ func (r *Ruleset) apply(ctx context.Context, c change) error {
 // elements that the owner already has are changed to the given values.
 //
 // If another container has the host port of a mapping, Add returns a *PortTakenError
-// and adds nothing, unless MayWait or Order of the elements say otherwise. If two mappings give one host port different destinations, the error has the
-// CNI code of an invalid configuration. Unless MayNarrow is set, it does the same for a host port of one
+// and adds nothing. Unless MayNarrow is set, it does the same for a host port of one
 // address if another container has the port on every address. The reverse is not checked:
 // a new host port of every address leaves the existing host ports of single addresses as
-// they are. If another attachment of the same container has the host port, the mapping waits until
-// that attachment is removed. If another attachment that exists has an address, Add returns
+// they are. With MayWait, or if the other one is an attachment of the same container, the mapping
+// waits instead until that attachment is removed, or takes the host port over: see Order. If two
+// mappings give one host port different destinations, the error has the CNI code of an invalid
+// configuration. If another attachment that exists has an address, Add returns
 // ErrAddressTaken and adds nothing. An address of an owner whose attachment does not exist becomes
 // one of this owner, because it was assigned again: see Attached.
 func (r *Ruleset) Add(ctx context.Context, e *Elements) error {
@@ -131,9 +132,9 @@ func (r *Ruleset) checkEverywhere(ctx context.Context, list []element, on terms)
 }
 
 // add first assumes the usual case: all elements are new, and the tables exist. Only if
-// the kernel refuses that, or if the caller knows that mappings have to wait, it looks up what exists. If mappings have to wait, it looks
-// them up again, because the mappings that they wait for may have been removed in the
-// meantime.
+// the kernel refuses that, or if the caller knows that mappings have to wait, it looks up what
+// exists. If mappings have to wait, it looks them up again, because the mappings that they wait for
+// may have been removed in the meantime.
 func (r *Ruleset) add(ctx context.Context, list []element, on terms, waits bool) error {
 	c, err := change{add: list}, error(unix.EEXIST)
 	if !waits {
@@ -191,17 +192,15 @@ func (t *table) used(list []element) bool {
 // the first attachment that waits for it.
 func (r *Ruleset) settle(ctx context.Context, list, gone []element, on terms) (change, error) {
 	var c change
-	marks, everywhere := sharingOf(slices.Concat(list, gone)), everywhereOf(list)
-	parts, err := r.lookUpParts(ctx, list, gone, ends(list), marks, everywhere)
+	parts, err := r.lookUpParts(ctx, list, gone, ends(list), sharingOf(slices.Concat(list, gone)), everywhereOf(list))
 	if err != nil {
 		return c, err
 	}
-	found, leaving, atEnd, in, all := parts[0], parts[1], parts[2], tablesOf(parts[3]), parts[4]
+	found, atEnd := parts[0], parts[2]
+	n := &portChange{on: on, in: tablesOf(parts[3]), contested: map[hostPort]bool{}}
+	n.contest(list, found, parts[4])
 	seen := make(map[place]*element, len(list))
 	others := holders{list: r.attached}
-	n := &portChange{on: on}
-	contested := map[hostPort]bool{}
-	var alone []int
 	for i := range list {
 		want, is := &list[i], &found[i]
 		if want.set.interval {
@@ -211,10 +210,6 @@ func (r *Ruleset) settle(ctx context.Context, list, gone []element, on terms) (c
 			atEnd = atEnd[1:]
 			continue
 		}
-		if want.isMapping() {
-			contested[want.hostPort()] = contested[want.hostPort()] || in[want.set.table] || ofOther(want, is) || ofOther(want, &all[0])
-			all = all[1:]
-		}
 		if twin := seen[want.place()]; twin != nil {
 			if twin.value != want.value && want.isMapping() {
 				return c, requestedTwice(want.mapping(), twin.mapping())
@@ -222,8 +217,8 @@ func (r *Ruleset) settle(ctx context.Context, list, gone []element, on terms) (c
 			continue
 		}
 		seen[want.place()] = want
-		if want.isMapping() {
-			alone = append(alone, i)
+		if n.has(want) {
+			n.join = append(n.join, *want)
 			continue
 		}
 		if err := others.requireFree(want, is); err != nil {
@@ -233,23 +228,8 @@ func (r *Ruleset) settle(ctx context.Context, list, gone []element, on terms) (c
 			return c, err
 		}
 	}
-	for _, i := range alone {
-		if contested[list[i].hostPort()] {
-			n.join = append(n.join, list[i])
-		} else if err := c.settle(&list[i], &found[i]); err != nil {
-			return c, err
-		}
-	}
-	var free, existing []element
-	for i := range gone {
-		if g := &gone[i]; g.isMapping() && (in[g.set.table] || contested[g.hostPort()]) {
-			n.leave = append(n.leave, *g)
-		} else {
-			free, existing = append(free, *g), append(existing, leaving[i])
-		}
-	}
-	c.remove = append(c.remove, owned(free, existing)...)
-	return c, r.settlePorts(ctx, &c, n, in)
+	c.remove = append(c.remove, n.uncontested(gone, parts[1])...)
+	return c, r.settlePorts(ctx, &c, n)
 }
 
 // lookUpParts is lookUp of several lists at once.

@@ -248,15 +248,51 @@ func (r *Ruleset) claims(ctx context.Context, list []element) (map[hostPort][]cl
 	return claims, err
 }
 
-// portChange are the mappings that an attachment gets and those that attachments lose.
+// portChange is a change of host ports that other attachments have or may have requested: the mappings that an
+// attachment gets, and those that attachments lose.
 type portChange struct {
 	join, leave []element
 	on          terms
+	in          map[*table]bool // the tables in which attachments share host ports
+	contested   map[hostPort]bool
 }
 
-// settlePorts adds to the change what the mappings of n need, if others share their host ports or have to:
-// then it looks at the claims of all.
-func (r *Ruleset) settlePorts(ctx context.Context, c *change, n *portChange, in map[*table]bool) error {
+// contest finds the host ports that others have, or may wait for. found[i] is the existing element with the key
+// of list[i], everywhere are those for its mappings on every address.
+func (n *portChange) contest(list, found, everywhere []element) {
+	for i := range list {
+		want := &list[i]
+		if !want.isMapping() {
+			continue
+		}
+		if ofOther(want, &found[i]) || ofOther(want, &everywhere[0]) {
+			n.contested[want.hostPort()] = true
+		}
+		everywhere = everywhere[1:]
+	}
+}
+
+// has reports whether an element is a mapping of a host port that others have, or may wait for.
+func (n *portChange) has(e *element) bool {
+	return e.isMapping() && (n.in[e.set.table] || n.contested[e.hostPort()])
+}
+
+// uncontested adds the mappings in gone to those that attachments lose, and returns the existing ones of the
+// other elements that belong to their owners.
+func (n *portChange) uncontested(gone, existing []element) []element {
+	var others, found []element
+	for i := range gone {
+		if n.has(&gone[i]) {
+			n.leave = append(n.leave, gone[i])
+		} else {
+			others, found = append(others, gone[i]), append(found, existing[i])
+		}
+	}
+	return owned(others, found)
+}
+
+// settlePorts adds to the change what the host ports of n need, considering the claims of all attachments.
+func (r *Ruleset) settlePorts(ctx context.Context, c *change, n *portChange) error {
 	if len(n.join)+len(n.leave) == 0 {
 		return nil
 	}
@@ -275,8 +311,8 @@ func (r *Ruleset) settlePorts(ctx context.Context, c *change, n *portChange, in 
 		if err != nil {
 			return err
 		}
-		if waits && !in[p.table] {
-			in[p.table] = true
+		if waits && !n.in[p.table] {
+			n.in[p.table] = true
 			c.add = append(c.add, p.table.sharing())
 		}
 	}
