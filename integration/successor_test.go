@@ -240,3 +240,33 @@ func TestSuccessorGetsEveryConnection(t *testing.T) {
 	}
 	h.TearDown(s.allocs[0])
 }
+
+// TestSuccessorIsUpdated: an allocation that waits for a host port can be changed; a host port that the change adds does
+// not wait, and one that it removes leads to no one when the older allocation goes.
+func TestSuccessorIsUpdated(t *testing.T) {
+	h := newHost(t, configurator.EngineNative)
+	h.Network("net", testbed.Chain("bridge", testbed.Dual, "")...)
+	testbed.SetSysctls(t, "", testbed.Quick)
+	s := newSuccessors(h, "a", "b")
+	a, b := s.allocs[0], s.allocs[1]
+	outside, at := h.Outside.Path(), func(port int) string { return testbed.HostPort(testhost.Host4, port) }
+	update := func(c configurator.Change) error {
+		_, err := h.Update(h.Context(), b.ID, c)
+		return err
+	}
+	more := []portmap.Port{{Value: 8090, To: 80}}
+	h.SetUp(a)
+	h.SetUp(b)
+	require.NoError(t, update(configurator.Change{Publish: more}))
+	s.require("a")
+	testbed.RequireAnswer(t, outside, "tcp", at(8090), "b")
+	require.NoError(t, update(configurator.Change{Unpublish: b.Ports}))
+	s.require("a")
+	require.ErrorIs(t, update(configurator.Change{Publish: b.Ports}), portmap.ErrConflict)
+	require.NoError(t, h.CheckOnly(h.Context(), b))
+	h.TearDown(a)
+	testbed.RequireRefused(t, outside, "tcp", at(8080))
+	require.NoError(t, update(configurator.Change{Publish: b.Ports}))
+	s.require("b")
+	h.TearDown(b)
+}
