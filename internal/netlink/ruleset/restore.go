@@ -139,7 +139,7 @@ func byOrder(list []*Elements) []int {
 	for i := range list {
 		indexes[i] = i
 	}
-	slices.SortStableFunc(indexes, func(a, b int) int { return list[a].Order - list[b].Order })
+	slices.SortStableFunc(indexes, func(a, b int) int { return max(list[a].Order, 1) - max(list[b].Order, 1) })
 	return indexes
 }
 
