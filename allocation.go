@@ -87,6 +87,12 @@ type Allocation struct {
 	Policy *policy.Policy `json:"policy,omitempty"`
 	// Ports are the ports to publish on the host: the portMappings capability.
 	Ports []portmap.Port `json:"ports,omitempty"`
+	// WaitForPorts makes Setup accept host ports that other allocations have, as runtimes need that start
+	// a successor before they remove its predecessor: a host port leads to the allocation that requested
+	// it first, and to the next one in the step in which that is removed. Record.Waiting has what an
+	// allocation waits for. By default Setup returns a *portmap.ConflictError. It is no difference for a
+	// further Setup, and does not apply to host ports that an Update adds.
+	WaitForPorts bool `json:"waitForPorts,omitempty"`
 	// RequireAddress makes Setup fail with ErrNoAddress if no network assigns an
 	// address. Allocations with Ports or IPs always require one. Otherwise Setup
 	// accepts networks without addresses, such as a bridge without IPAM or a tap.

@@ -2,6 +2,7 @@ package allocnet
 
 import (
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/allocnet/allocnet/policy"
@@ -44,6 +45,8 @@ type Record struct {
 	Engine       Engine            `json:"engine"`
 	Networks     []NetworkRecord   `json:"networks"`
 	Ports        []portmap.Mapping `json:"ports,omitempty"`
+	// Waiting are those of the Ports that older allocations have: see Allocation.WaitForPorts.
+	Waiting []PortWait `json:"waiting,omitempty"`
 	// Bandwidth are the limits that the allocation requests, as the last Update has changed
 	// them; nil if it requests none.
 	Bandwidth *Bandwidth `json:"bandwidth,omitempty"`
@@ -62,6 +65,26 @@ type Record struct {
 	NetnsGone bool `json:"netnsGone,omitempty"`
 	// Status is nil unless Phase is PhaseReady.
 	Status *Status `json:"status,omitempty"`
+}
+
+// PortWait is a host port that leads to an older allocation.
+type PortWait struct {
+	// ID is the older allocation.
+	ID string `json:"id"`
+	// Mapping is the port of the one that waits.
+	Mapping portmap.Mapping `json:"mapping"`
+	// Other is the port of the older one. If it has one address and Mapping has all, the other
+	// addresses lead to the one that waits already.
+	Other portmap.Mapping `json:"other"`
+}
+
+// String returns a text for people, such as: host port 8080/tcp leads to allocation "a", which had it first.
+func (w PortWait) String() string {
+	port := w.Mapping
+	if port.HostIP == "" || port.HostIP == "0.0.0.0" || port.HostIP == "::" {
+		port.HostIP = w.Other.HostIP
+	}
+	return fmt.Sprintf("host port %s leads to allocation %q, which had it first", port.Published(), w.ID)
 }
 
 // NetworkRecord is the part of a Record for one network.

@@ -26,6 +26,8 @@ type HostStatus struct {
 	// sorted. Drift has the first of the unhealthy ones.
 	Unhealthy []string `json:"unhealthy,omitempty"`
 	Unchecked []string `json:"unchecked,omitempty"`
+	// Waiting are host ports that lead to older allocations, at most 20.
+	Waiting []Waiting `json:"waiting,omitempty"`
 	// Doctor is what the quick checks of `allocnet doctor` found, nil if they were not made.
 	Doctor *DoctorSummary `json:"doctor,omitempty"`
 	// Repairs are the repairs since the start of the daemon.
@@ -35,6 +37,13 @@ type HostStatus struct {
 	// Problems are what could not be read for this overview, with the reasons.
 	Problems []string `json:"problems"`
 	Versions Versions `json:"versions"`
+}
+
+// Waiting is a host port of an allocation that leads to an older one, until that is torn down.
+type Waiting struct {
+	ID    string `json:"id"`
+	Port  string `json:"port"` // as in 192.0.2.1:8080/tcp
+	Older string `json:"older"`
 }
 
 // DoctorSummary is what the quick checks of `allocnet doctor` found on the host.

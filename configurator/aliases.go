@@ -17,6 +17,7 @@ type (
 
 	Record        = allocnet.Record
 	NetworkRecord = allocnet.NetworkRecord
+	PortWait      = allocnet.PortWait
 	Phase         = allocnet.Phase
 	Change        = allocnet.Change
 	Engine        = allocnet.Engine

@@ -21,6 +21,20 @@ func (c *Configurator) searchListeners(r *record.Record) *hostports.Search {
 	return c.hostPorts().Search(r.Ports, cmp.Or(r.ContainerID, r.ID))
 }
 
+// portWarnings logs what the caller of a Setup should know about the host ports of an allocation, and returns
+// the texts for Status.Warnings.
+func (c *Configurator) portWarnings(ctx context.Context, r *record.Record, s *hostports.Search, status *Status) (texts []string) {
+	waiting, err := c.waiting(r)
+	if err != nil && c.warned.first(err.Error()) {
+		c.cfg.Logger.Warn("cannot look for the allocations that have requested host ports before", "error", err)
+	}
+	for _, w := range waiting {
+		texts = append(texts, w.String())
+		c.cfg.Logger.Info("a host port leads to an older allocation until that is removed", "alloc", r.ID, "port", w.Mapping.Published(), "older", w.ID)
+	}
+	return append(texts, c.hostPorts().Warnings(ctx, r.Ports, s, r.ID, status)...)
+}
+
 // refuseListeners waits for a search and returns an error for each listener, if the Config is
 // ListenerRefuse.
 func (c *Configurator) refuseListeners(ctx context.Context, s *hostports.Search, id string) error {

@@ -53,7 +53,7 @@ func (c *Configurator) newRecord(a *Allocation, ports []portmap.Mapping) (*recor
 		ID: a.ID, ContainerID: plan.ContainerID(a), Scope: a.Scope, Labels: a.Labels, Policy: plan.PolicyOrNil(a.Policy), Netns: a.Netns, Phase: record.Adding, Engine: string(c.cfg.Engine),
 		Requested: a.Networks, RequestedPorts: a.Ports, Args: plan.CNIArgs(a), Capabilities: capabilities,
 		Inline: len(a.Conflists) > 0, PluginDirs: a.PluginDirs, NetnsOverride: a.NetnsOverride, Interface: a.Interface, Previous: a.PrevResult, Instance: &c.instance, RequireAddress: a.RequireAddress,
-		InterfacePrefix: c.cfg.InterfacePrefix, Ports: ports, Created: c.now(), Boot: boot,
+		InterfacePrefix: c.cfg.InterfacePrefix, Ports: ports, WaitForPorts: a.WaitForPorts, Created: c.now(), Boot: boot,
 	}, err
 }
 
@@ -123,6 +123,7 @@ func (c *Configurator) request(p *plan.Plan) (*engine.Request, error) {
 	}
 	req := &engine.Request{
 		ID: p.Container(), Sandbox: p.Sandbox, Instance: c.instanceOf(p.Record), Tag: c.processTagOf(p.Record), Args: p.Args, Capabilities: arguments, InterfacePrefix: p.InterfacePrefix,
+		WaitForPorts: p.WaitForPorts, PortOrder: p.PortOrder + 1,
 	}
 	// Without an open sandbox, the namespace is gone, or its path leads to another one.
 	// CNI_NETNS then stays empty: according to the specification, plugins then release

@@ -31,7 +31,7 @@ func (c *Configurator) List(ctx context.Context) ([]Record, error) {
 		if r.Pool != "" { // not an allocation yet
 			continue
 		}
-		public, err := plan.Public(r)
+		public, err := c.public(r)
 		errs = append(errs, err)
 		records = append(records, *public)
 	}
@@ -48,9 +48,26 @@ func (c *Configurator) Get(ctx context.Context, id string) (*Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	public, err := plan.Public(r)
+	public, err := c.public(r)
 	public.NetnsGone = public.NetnsGone || r.Netns != "" && netns.IsGone(r)
 	return public, err
+}
+
+// public converts a record to its exported type. The result is never nil.
+func (c *Configurator) public(r *record.Record) (*Record, error) {
+	public, err := plan.Public(r)
+	waiting, waitErr := c.waiting(r)
+	public.Waiting = waiting
+	return public, errors.Join(err, waitErr)
+}
+
+// waiting returns the host ports of a record for which it waits.
+func (c *Configurator) waiting(r *record.Record) (list []PortWait, err error) {
+	holders, err := c.store.PortHolders(r)
+	for _, h := range holders {
+		list = append(list, PortWait{ID: h.ID, Mapping: h.Mapping, Other: h.Other})
+	}
+	return list, err
 }
 
 // load reads a record. It returns ErrNotFound if there is none.

@@ -26,7 +26,7 @@ import (
 //
 // Repair runs CHECK of each allocation. It restores what the unhealthy ones lack at once, see
 // Restore, and so for networks without CHECK, and then repairs those that are still unhealthy, from the oldest to the newest. If
-// attachments of one container share a host port, the port therefore leads to the first one
+// several allocations have requested a host port, the port therefore leads to the first one
 // again. An object that allocations share counts for the oldest of them.
 //
 // Repair checks objects that all allocations share only once. If another program removes one
@@ -139,8 +139,8 @@ func (c *Configurator) checkAll(ctx context.Context, s Scope, ids []string) []ou
 }
 
 // oldestFirst sorts allocations by the time of their creation. If attachments of one container
-// share a host port, the first one that is restored gets it. Allocations whose records cannot
-// be read come first.
+// share a host port, the first one that is restored gets it; for others, see Record.PortOrder.
+// Allocations whose records cannot be read come first.
 func (c *Configurator) oldestFirst(ids []string) []string {
 	created := make(map[string]time.Time, len(ids))
 	for _, id := range ids {

@@ -199,7 +199,7 @@ func (c *Configurator) setup(ctx context.Context, a Allocation, p *plan.Plan) (*
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("allocation %q was set up too late: %w", p.ID, errors.Join(err, c.undo(ctx, p)))
 	}
-	status.Created, status.Warnings = true, c.hostPorts().Warnings(ctx, p.Ports, listeners, p.ID, status)
+	status.Created, status.Warnings = true, c.portWarnings(ctx, p.Record, listeners, status)
 	return status, nil
 }
 
@@ -260,7 +260,7 @@ func (c *Configurator) setupExisting(ctx context.Context, current *plan.Plan, wa
 	if err == nil {
 		status, err := plan.StatusOf(current.Record)
 		if status, err = plan.WithAddress(current.Record, status, err); err == nil {
-			status.Warnings = c.hostPorts().Warnings(ctx, current.Ports, listeners, current.ID, status)
+			status.Warnings = c.portWarnings(ctx, current.Record, listeners, status)
 		}
 		return status, err
 	}
@@ -299,7 +299,7 @@ func (c *Configurator) replace(ctx context.Context, current *plan.Plan, listener
 		return nil, err
 	}
 	status.SetUpAgain = true
-	status.Warnings = append([]string{setUpAgain(before, status, cause)}, c.hostPorts().Warnings(ctx, current.Ports, listeners, current.ID, status)...)
+	status.Warnings = append([]string{setUpAgain(before, status, cause)}, c.portWarnings(ctx, current.Record, listeners, status)...)
 	return status, nil
 }
 

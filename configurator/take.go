@@ -72,7 +72,7 @@ type taking struct {
 // poolFor returns the pool of an allocation's network, nil if there is none or if the
 // allocation requests anything that slots do not have.
 func (c *Configurator) poolFor(a *Allocation) *pool {
-	if len(c.pools) == 0 || !a.OwnNetns || len(a.Networks) > 1 || len(a.Conflists) > 0 || len(a.PluginDirs) > 0 ||
+	if len(c.pools) == 0 || !a.OwnNetns || a.WaitForPorts || len(a.Networks) > 1 || len(a.Conflists) > 0 || len(a.PluginDirs) > 0 ||
 		a.PrevResult != nil || a.ContainerID != "" && a.ContainerID != a.ID || a.Interface != "" || a.NetnsOverride ||
 		a.DNS != nil || a.Bandwidth != nil || len(a.IPs) > 0 || len(a.IPRanges) > 0 || a.MAC != "" || a.CgroupPath != "" ||
 		len(a.Capabilities) > 0 || readByPlugins(a.Args) || readByPlugins(a.SchedulerArgs) {

@@ -68,28 +68,34 @@ const (
 	ofPools    = "uses pools itself"
 	noSetup    = "sets nothing up"
 	byBinaries = "plugin binaries cannot have a pool"
+	waiting    = "an allocation that may wait for host ports takes no slot"
 )
 
 // withoutPools are the other tests, each with the reason.
 var withoutPools = map[string]string{
-	"TestOtherIPTablesAtTeardown":    "a network with this backend has no pool; the record of a slot that is tried while iptables is replaced stays until Recover",
-	"TestContract":                   ofPools,
-	"TestNothingIsMissingInContract": noSetup,
-	"TestPool":                       ofPools,
-	"TestPoolKilled":                 ofPools,
-	"TestPoolNeighbours":             ofPools,
-	"TestPoolSame":                   ofPools,
-	"TestPoolDamaged":                ofPools,
-	"TestPoolOfAnotherTime":          ofPools,
-	"TestBird":                       "its other processes set the allocations up",
-	"TestFirewalldUnreachable":       "on a host with firewalld, no network can have a pool",
-	"TestReboot":                     "its other processes set the allocations up",
-	"TestKilled":                     "its other processes expect the network namespace; TestPoolKilled is the same with a pool",
-	"TestSwappedNetns":               "a path outside of the directory of network namespaces",
-	"TestNetnsGoneAndSpoofCheck":     byBinaries,
-	"TestDelFails":                   byBinaries,
-	"TestDelOfDropInsFails":          byBinaries,
-	"TestReferenceConflists":         "checks the files; TestMatrix has their chains",
+	"TestOtherIPTablesAtTeardown":      "a network with this backend has no pool; the record of a slot that is tried while iptables is replaced stays until Recover",
+	"TestContract":                     ofPools,
+	"TestNothingIsMissingInContract":   noSetup,
+	"TestPool":                         ofPools,
+	"TestPoolKilled":                   ofPools,
+	"TestPoolNeighbours":               ofPools,
+	"TestPoolSame":                     ofPools,
+	"TestPoolDamaged":                  ofPools,
+	"TestPoolOfAnotherTime":            ofPools,
+	"TestSuccessor":                    waiting,
+	"TestSuccessorAfterAFlush":         waiting,
+	"TestSuccessorOfOneAddress":        waiting,
+	"TestSuccessorGetsEveryConnection": waiting,
+	"TestSuccessorIsUpdated":           waiting,
+	"TestBird":                         "its other processes set the allocations up",
+	"TestFirewalldUnreachable":         "on a host with firewalld, no network can have a pool",
+	"TestReboot":                       "its other processes set the allocations up",
+	"TestKilled":                       "its other processes expect the network namespace; TestPoolKilled is the same with a pool",
+	"TestSwappedNetns":                 "a path outside of the directory of network namespaces",
+	"TestNetnsGoneAndSpoofCheck":       byBinaries,
+	"TestDelFails":                     byBinaries,
+	"TestReferenceConflists":           "checks the files; TestMatrix has their chains",
+	"TestDelOfDropInsFails":            byBinaries,
 }
 
 // TestContract runs the tests once more, with allocations from pools.

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"regexp"
 	"strings"
 	"testing"
@@ -256,6 +257,40 @@ func TestPortOfOneAddress(t *testing.T) {
 	both()
 	del("one")
 	del("every")
+}
+
+// TestSuccessor: a container with a host port that others have waits for it, in every order in which they go.
+func TestSuccessor(t *testing.T) {
+	privhost.Require(t, "iptables", "ip6tables")
+	list := network(t, "1.0.0", bridged(t.TempDir()), rest[0])
+	cni := runtime(t, links)
+	ids := []string{"a", "b", "c"}
+	attachments := map[string]*libcni.RuntimeConf{}
+	for _, id := range ids {
+		a := attachment(id, namespace(t, id))
+		a.CapabilityArgs = object{"portMappings": []object{
+			{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}, {"hostPort": 8081, "containerPort": 80, "protocol": "tcp", "hostIP": "127.0.0.1"},
+		}}
+		attachments[id] = a
+		serveName(t, a)
+	}
+	for _, order := range [][]string{{"a", "b", "c"}, {"b", "a", "c"}, {"c", "b", "a"}, {"a", "c", "b"}} {
+		for _, id := range ids {
+			_, err := cni.AddNetworkList(t.Context(), list, attachments[id])
+			require.NoError(t, err, id)
+		}
+		there := slices.Clone(ids)
+		for _, goes := range order {
+			for _, at := range []string{"127.0.0.1:8080", "10.9.0.1:8080", "127.0.0.1:8081"} {
+				require.Equal(t, there[0], nameAt(t, at))
+			}
+			for _, id := range there {
+				require.NoError(t, cni.CheckNetworkList(t.Context(), list, attachments[id]), id)
+			}
+			require.NoError(t, cni.DelNetworkList(t.Context(), list, attachments[goes]))
+			there = slices.DeleteFunc(there, func(id string) bool { return id == goes })
+		}
+	}
 }
 
 // serveName answers each connection to port 80 of an attachment with its ID.

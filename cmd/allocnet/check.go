@@ -15,7 +15,8 @@ func newCheck(a *app) *cobra.Command {
 		Short: "Check whether a network is still as it was set up",
 		Long: `Check whether the network of an allocation is still as it was set up, with CHECK of
 every plugin. Nothing is changed, whatever the setting repair_on_check of the daemon is.
-Lists requests that setup accepted although no plugin serves them (--allow-unserved).`,
+Lists requests that setup accepted although no plugin serves them (--allow-unserved), and
+host ports that lead to an older allocation.`,
 		Annotations:       exits("the network is not as it was set up, or no allocation has this ID"),
 		Args:              oneID,
 		ValidArgsFunction: a.completeIDs,
@@ -40,12 +41,16 @@ func (a *app) check(c *cobra.Command, id string) error {
 	}
 	answer := map[string]any{"id": id, "healthy": err == nil}
 	var unserved []string
+	var waiting []configurator.PortWait
 	if err == nil {
 		r, err := conf.Get(c.Context(), id)
 		if err != nil { // torn down meanwhile, or the daemon has ended
 			return err
 		}
-		unserved = r.Unserved
+		unserved, waiting = r.Unserved, r.Waiting
+	}
+	if len(waiting) > 0 {
+		answer["waiting"] = waiting
 	}
 	if len(unserved) > 0 {
 		answer["unserved"] = unserved
@@ -54,6 +59,7 @@ func (a *app) check(c *cobra.Command, id string) error {
 		return errors.Join(err, a.out.JSON(answer))
 	}
 	a.out.Printf("%s %s is healthy\n", a.out.Paint(term.Green, a.out.Mark()), a.out.Paint(term.Bold, id))
+	a.printWaiting(waiting)
 	a.printUnserved(unserved)
 	return nil
 }

@@ -54,6 +54,7 @@ func (a *app) printRecord(r *configurator.Record) {
 		"Engine", string(r.Engine), "Scope", r.Scope, "Labels", pairsText(r.Labels), "Bandwidth", bandwidthText(r.Bandwidth), "Args", pairsText(r.Args), "Created", when(r.Created, now), "Updated", when(r.Updated, now),
 	))
 	defer a.printUnserved(r.Unserved)
+	defer a.printWaiting(r.Waiting)
 	defer a.printPolicies(r)
 	if r.Status == nil {
 		a.printPorts(r.Ports)
@@ -73,6 +74,13 @@ func (a *app) printRecord(r *configurator.Record) {
 	if d := r.Status.DNS; d != nil {
 		a.out.Printf("\n")
 		a.out.Table(nil, properties("DNS servers", join(d.Servers), "DNS domain", d.Domain, "DNS search", join(d.Searches)))
+	}
+}
+
+// printWaiting prints which host ports lead to older allocations.
+func (a *app) printWaiting(list []configurator.PortWait) {
+	for _, w := range list {
+		a.out.Printf("%s; it leads here when that is torn down\n", w)
 	}
 }
 

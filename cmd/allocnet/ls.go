@@ -168,6 +168,12 @@ func (a *app) printList(ctx context.Context, conf allocnet.Service, records []co
 			rows[i] = append(rows[i], term.Cells(strings.Join(records[i].Unserved, ", "))...)
 		}
 	}
+	if slices.ContainsFunc(records, func(r configurator.Record) bool { return len(r.Waiting) > 0 }) {
+		header = append(header, "WAITS FOR")
+		for i := range rows {
+			rows[i] = append(rows[i], term.Cells(waitsFor(&records[i]))...)
+		}
+	}
 	a.out.Table(header, rows)
 	networks, _ := conf.Networks(ctx) // List or `allocnet networks` reports the error
 	a.warnOfBinaries(slices.DeleteFunc(networks, func(n configurator.Network) bool {
@@ -180,6 +186,15 @@ func listRow(r *configurator.Record, now time.Time) []term.Cell {
 	row := term.Cells(shortID(r.ID), phaseOf(r), networkNames(r), string(r.Engine), addressesOf(r), shortPorts(r.Ports), term.Age(now.Sub(r.Created)))
 	row[1].Style = phaseStyle(r)
 	return row
+}
+
+// waitsFor returns the host ports of an allocation that lead to older ones, with those.
+func waitsFor(r *configurator.Record) string {
+	var texts []string
+	for _, w := range r.Waiting {
+		texts = append(texts, w.Mapping.Published()+" of "+shortID(w.ID))
+	}
+	return strings.Join(texts, ", ")
 }
 
 // has reports whether an allocation has a network.

@@ -143,6 +143,11 @@ func (a *app) printHostStatus(s *client.HostStatus) {
 	for _, d := range s.Drift {
 		lines = append(lines, d.ID+": "+withoutID(d.Error, d.ID))
 	}
+	var waiting []string
+	for _, w := range s.Waiting {
+		waiting = append(waiting, fmt.Sprintf("%s: host port %s leads to %s, which had it first", w.ID, w.Port, w.Older))
+	}
+	a.printSection("WAITING (each host port leads here when the older allocation is torn down)", waiting)
 	a.printSection("DRIFT (`allocnet repair` restores what another program removed)", lines)
 	lines = nil
 	if s.Doctor != nil {

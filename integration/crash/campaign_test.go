@@ -60,7 +60,7 @@ func (p part) String() string { return p.cell.String() + ": " + strings.Join(p.o
 // has reports whether a part has an operation. Only the plugins of which a teardown can leave
 // the deletion to the background can be updated.
 func (p part) has(operation string) bool {
-	updates := slices.Contains([]string{update, limit, limitMore}, operation)
+	updates := slices.Contains([]string{update, limit, limitMore, waitForPort, handOver}, operation)
 	return slices.Contains(p.operations, operation) && (!updates || p.cell.disconnects())
 }
 
@@ -73,6 +73,8 @@ const (
 	update       = "update"
 	attach       = "attach"
 	detach       = "detach"
+	waitForPort  = "setup that waits for a host port"
+	handOver     = "teardown that hands a host port over"
 )
 
 // someParts are the parts of make test and make crash: every operation with every engine and
@@ -95,7 +97,7 @@ func someParts() []part {
 				g = replaced(g, "teardown", inBackground)
 			}
 			if c.disconnects() && slices.Contains(g, "gc") {
-				g = append(slices.Clone(g), update, limit, limitMore, attach, detach)
+				g = append(slices.Clone(g), update, limit, limitMore, attach, detach, waitForPort, handOver)
 			}
 			some = append(some, part{c, g})
 		}
@@ -123,7 +125,7 @@ func replaced(list []string, old, with string) []string {
 // group.
 func campaign(some []part, groups ...[]string) []part {
 	if stress() {
-		return combine(allCells(), append([][]string{{update, limit, limitMore, "setup", "teardown"}}, groups...)...)
+		return combine(allCells(), append([][]string{{update, limit, limitMore, waitForPort, handOver, "setup", "teardown"}}, groups...)...)
 	}
 	return some
 }

@@ -114,6 +114,7 @@ type host struct {
 	bystander configurator.Allocation
 	a         configurator.Allocation
 	successor configurator.Allocation // requests the addresses of a
+	sharer    configurator.Allocation // requests the host port of a
 	before    hostsnap.Snapshot
 	updates   int // that requireEitherPort or another of its kind has looked at
 }
@@ -143,9 +144,11 @@ func newHost(t *testing.T, c cell) *host {
 	h.restart()
 	h.outside = testhost.Outside(h.t)
 	h.bystander, h.a = h.allocation(bystanderID, 8081), h.allocation("a", 8080)
-	h.successor = h.allocation("successor", 8082)
+	h.successor, h.sharer = h.allocation("successor", 8082), h.allocation("sharer", 8080)
+	h.a.WaitForPorts, h.sharer.WaitForPorts = true, true
 	if c.disconnects() {
 		h.bystander.Policy, h.a.Policy, h.successor.Policy = servesOutside("shared"), servesOutside("shared"), servesOutside("successor")
+		h.sharer.Policy = servesOutside("shared")
 		h.bystander.Labels, h.a.Labels = map[string]string{"app": "shared"}, map[string]string{"app": "shared"}
 	}
 	h.a.IPs = of(c, "10.99.0.77/16", "fd00:99::77/64")

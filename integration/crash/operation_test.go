@@ -40,6 +40,8 @@ var operations = []operation{
 	{name: limitMore, request: "limit", prepare: limited(received), heals: (*host).requireEitherLimits},
 	{name: attach, request: "attach", prepare: func(h *host) { h.mustSetUp(h.a) }, heals: (*host).requireWholeAttachment},
 	{name: detach, request: "detach", prepare: func(h *host) { h.mustSetUp(h.a); h.mustAttach() }, heals: (*host).requireWholeAttachment},
+	{name: waitForPort, request: "setup", prepare: func(h *host) { h.mustSetUp(h.sharer) }, heals: (*host).requireOlder},
+	{name: handOver, request: "teardown", prepare: func(h *host) { h.mustSetUp(h.a); h.mustSetUp(h.sharer) }, heals: (*host).requireNewer},
 	{name: "gc", request: "gc", prepare: func(h *host) { h.mustSetUp(h.a); h.requireReachable(h.a) }},
 }
 
@@ -123,6 +125,28 @@ func (h *host) requireEitherPort() {
 	require.NoError(h.t, err)
 	h.requireReachable(h.a)
 	require.False(h.t, h.answers(changed))
+}
+
+// requireOlder requires, after a Setup that waits for a host port, that the older allocation still has it, and
+// tears that one down.
+func (h *host) requireOlder() {
+	h.t.Helper()
+	h.requireReachable(h.sharer)
+	require.NoError(h.t, h.CheckOnly(h.ctx(), h.sharer))
+	require.NoError(h.t, h.Teardown(h.ctx(), h.sharer))
+}
+
+// requireNewer finishes a Teardown every other time, and requires that the host port then leads to the allocation that
+// has waited for it, which it tears down.
+func (h *host) requireNewer() {
+	h.t.Helper()
+	h.updates++
+	if h.updates%2 == 0 {
+		require.NoError(h.t, h.Teardown(h.ctx(), h.a))
+		h.requireReachable(h.sharer)
+		require.NoError(h.t, h.CheckOnly(h.ctx(), h.sharer))
+	}
+	require.NoError(h.t, h.Teardown(h.ctx(), h.sharer))
 }
 
 // mustAttach attaches the subject to a second network.

@@ -63,6 +63,10 @@ type Request struct {
 	Args [][2]string
 	// Capabilities are the capability arguments by name.
 	Capabilities map[string]json.RawMessage
+	// WaitForPorts and PortOrder are those of the record; here the first allocation that has requested
+	// a host port has 1, and 0 stands for one that is not known.
+	WaitForPorts bool
+	PortOrder    int
 	// Interrupted reports that an earlier operation may have been interrupted, so that
 	// its plugins may still be running.
 	Interrupted bool

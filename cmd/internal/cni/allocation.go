@@ -29,6 +29,7 @@ func (c *call) bare() configurator.Allocation {
 // allocation returns the allocation that the request describes.
 func (c *call) allocation() (a configurator.Allocation, err error) {
 	a = c.bare()
+	a.WaitForPorts = true // runtimes run the ADD of a successor before the DEL of its predecessor
 	if a.Args, err = readArgs(c.env.Args); err != nil {
 		return a, err
 	}

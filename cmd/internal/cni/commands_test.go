@@ -20,6 +20,7 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 	"github.com/allocnet/allocnet/internal/testing/skip"
 	"github.com/allocnet/allocnet/policy"
+	"github.com/allocnet/allocnet/portmap"
 )
 
 // parse parses a result and checks its version.
@@ -187,7 +188,7 @@ func TestChainOfItsOwn(t *testing.T) {
 func TestUnserved(t *testing.T) {
 	w := newWorkspace(t, configurator.EngineNative)
 	ports := `"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]}`
-	first, second := w.env("ADD", "c1"), w.env("ADD", "c2")
+	first := w.env("ADD", "c1")
 	inline := `"plugins":[` + w.bridge("brcni", "10.66.0.0/24") + `]`
 	for _, delegate := range []string{`"delegate":"br",`, inline + `,`, ""} {
 		e := w.refuse(first, ours("1.0.0", delegate+ports))
@@ -202,8 +203,37 @@ func TestUnserved(t *testing.T) {
 	}
 	conf := ours("1.0.0", `"plugins":[`+w.fake("one", adds)+`],`+ports)
 	w.serve(first, conf)
-	require.Contains(t, w.refuse(second, conf).Msg, `"c1.eth0"`)
 	w.serve(as(first, "DEL"), conf)
+}
+
+// TestSuccessor: the ADD of a container with a host port of another one succeeds, in every order in which the
+// two go; records name the one that has the port.
+func TestSuccessor(t *testing.T) {
+	w := newWorkspace(t, configurator.EngineNative)
+	conf := ours("1.0.0", `"plugins":[`+w.fake("one", adds)+`],"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]}`)
+	first, second := w.env("ADD", "c1"), w.env("ADD", "c2")
+	waiting := func(id string) []configurator.PortWait {
+		r, err := w.c.Get(t.Context(), id)
+		require.NoError(t, err)
+		return r.Waiting
+	}
+	for _, goes := range [][2]Env{{first, second}, {second, first}} {
+		w.serve(first, conf)
+		w.serve(second, conf)
+		w.serve(second, conf)
+		w.serve(as(second, "CHECK"), conf)
+		require.Empty(t, waiting("c1.eth0"))
+		require.Len(t, waiting("c2.eth0"), 1)
+		require.Equal(t, `host port 8080/tcp leads to allocation "c1.eth0", which had it first`, waiting("c2.eth0")[0].String())
+		_, err := w.c.Setup(t.Context(), configurator.Allocation{ID: "library", Netns: w.env("ADD", "c3").Netns, Ports: []portmap.Port{{Value: 8080, To: 80}},
+			Conflists: []json.RawMessage{json.RawMessage(`{"cniVersion":"1.0.0","name":"other","plugins":[` + w.fake("one", adds) + `]}`)}})
+		require.ErrorIs(t, err, portmap.ErrConflict)
+		w.serve(as(goes[0], "DEL"), conf)
+		if goes[0] == first {
+			require.Empty(t, waiting("c2.eth0"))
+		}
+		w.serve(as(goes[1], "DEL"), conf)
+	}
 }
 
 // TestListenerOnAHostPort: the host's setting applies to the plugin.

@@ -128,6 +128,11 @@ func (o *Options) addHealth(ctx context.Context, s *client.HostStatus, records [
 	counts := &s.Allocations
 	counts.Total = len(records)
 	for i := range records {
+		for _, w := range records[i].Waiting {
+			if len(s.Waiting) < maxDrift {
+				s.Waiting = append(s.Waiting, client.Waiting{ID: records[i].ID, Port: w.Mapping.Published(), Older: w.ID})
+			}
+		}
 		switch r := &records[i]; {
 		case r.Acknowledged, r.Phase == configurator.PhaseDeleting:
 			counts.Deleting++

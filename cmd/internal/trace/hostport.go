@@ -50,6 +50,9 @@ func (f *tracer) mapping(ctx context.Context) error {
 			f.add(name, Note, "", "published by the rules of plugin binaries")
 		case m == nil:
 			return f.ends(name, repair, "allocnet's nftables tables do not have %s port %d", f.Mapping.Protocol, f.Mapping.HostPort)
+		case m.To != f.path.To && f.waitsFor() != nil:
+			w := f.waitsFor()
+			return f.ends(name, fmt.Sprintf("nothing: the port leads here as soon as %q is torn down", w.ID), "%s", w)
 		case m.To != f.path.To:
 			return f.ends(name, "allocnet history "+owner.ID, "it leads to %s of %s", m.To, ownerText(owner))
 		default:
@@ -57,6 +60,16 @@ func (f *tracer) mapping(ctx context.Context) error {
 		}
 		return nil
 	})
+}
+
+// waitsFor returns the allocation that has the port if that of the path waits for it, nil if it does not.
+func (f *tracer) waitsFor() *configurator.PortWait {
+	for i := range f.Record.Waiting {
+		if f.Record.Waiting[i].Mapping == f.Mapping {
+			return &f.Record.Waiting[i]
+		}
+	}
+	return nil
 }
 
 func ownerText(o names.Owner) string {

@@ -71,6 +71,7 @@ type allocation struct {
 	Interfaces   []allocnet.Interface `json:"interfaces,omitempty"`
 	Routes       []allocnet.Route     `json:"routes,omitempty"`
 	Ports        []portmap.Mapping    `json:"ports,omitempty"`
+	Waiting      []allocnet.PortWait  `json:"waiting,omitempty"`
 }
 
 // state reads the records, the networks and the links to the outside.
@@ -162,7 +163,7 @@ func (n *network) addAddresses(c *conflist.Network) error {
 func view(r *allocnet.Record) allocation {
 	a := allocation{
 		ID: r.ID, Phase: r.Phase, Acknowledged: r.Acknowledged, NetnsGone: r.NetnsGone, Engine: r.Engine, Scope: r.Scope,
-		Netns: r.Netns, Args: r.Args, Created: r.Created, Networks: []string{}, Ports: r.Ports,
+		Netns: r.Netns, Args: r.Args, Created: r.Created, Networks: []string{}, Ports: r.Ports, Waiting: r.Waiting,
 	}
 	for _, n := range r.Networks {
 		if !slices.Contains(a.Networks, n.Network) {

@@ -102,7 +102,7 @@ func (e *Engine) newChain(exec *sdk.Exec, r *engine.Request, i int) *chain {
 		common: sdk.CmdArgs{
 			ContainerID: r.ID, Netns: r.Netns, IfName: r.IfName(i), Args: argsText(args), Path: r.Path(), Binaries: a.Binaries,
 			Secondary: slices.ContainsFunc(r.Others, isNetwork) || slices.ContainsFunc(r.Attachments[:i], isNetwork),
-			Several:   hasSeveral(r),
+			Several:   hasSeveral(r), WaitForPorts: r.WaitForPorts, PortOrder: r.PortOrder,
 		},
 	}
 	if c.network.policed {

@@ -14,7 +14,7 @@ import (
 
 // Restore is Repair of many allocations at once. It restores the elements of all of
 // them in one transaction, and objects that they share once. If several have the same
-// host port, the first one gets it. The outcomes are in the order of the requests. The
+// host port, the one with the lowest PortOrder gets it. The outcomes are in the order of the requests. The
 // error means that nothing could be restored.
 func (e *Engine) Restore(ctx context.Context, requests []*engine.Request) ([]engine.Restored, error) {
 	host, err := e.open()

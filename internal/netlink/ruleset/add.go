@@ -34,21 +34,23 @@ func (r *Ruleset) apply(ctx context.Context, c change) error {
 // elements that the owner already has are changed to the given values.
 //
 // If another container has the host port of a mapping, Add returns a *PortTakenError
-// and adds nothing. If two mappings give one host port different destinations, the error has the
-// CNI code of an invalid configuration. Unless MayNarrow is set, it does the same for a host port of one
+// and adds nothing. Unless MayNarrow is set, it does the same for a host port of one
 // address if another container has the port on every address. The reverse is not checked:
 // a new host port of every address leaves the existing host ports of single addresses as
-// they are. If another attachment of the same container has the host port, the mapping waits until
-// that attachment is removed. If another attachment that exists has an address, Add returns
+// they are. With MayWait, or if the other one is an attachment of the same container, the mapping
+// waits instead until that attachment is removed, or takes the host port over: see Order. If two
+// mappings give one host port different destinations, the error has the CNI code of an invalid
+// configuration. If another attachment that exists has an address, Add returns
 // ErrAddressTaken and adds nothing. An address of an owner whose attachment does not exist becomes
 // one of this owner, because it was assigned again: see Attached.
 func (r *Ruleset) Add(ctx context.Context, e *Elements) error {
 	list, err := e.elements()
+	waits := false
 	if err == nil {
-		err = r.checkEverywhere(ctx, list)
+		waits, err = r.checkEverywhere(ctx, list, r.termsOf(e))
 	}
 	if err == nil {
-		err = r.add(ctx, list)
+		err = r.add(ctx, list, r.termsOf(e), waits)
 	}
 	if err == nil {
 		err = r.restoreRulesOf(ctx, list)
@@ -61,7 +63,7 @@ func (r *Ruleset) Add(ctx context.Context, e *Elements) error {
 
 // Extend adds elements for an attachment that has others. In the same transaction, those in
 // present are added where they are missing. It does not make tables: if one is missing,
-// errors.Is finds ENOENT. If one of more exists, errors.Is finds EEXIST. After an error,
+// errors.Is finds ENOENT. If one of more exists, or has to wait, errors.Is finds EEXIST. After an error,
 // nothing has changed. It returns a *PortTakenError as Add does.
 func (r *Ruleset) Extend(ctx context.Context, present []*Elements, more *Elements) error {
 	var had []element
@@ -73,8 +75,12 @@ func (r *Ruleset) Extend(ctx context.Context, present []*Elements, more *Element
 		had = append(had, list...)
 	}
 	list, err := more.elements()
+	waits := false
 	if err == nil {
-		err = r.checkEverywhere(ctx, list)
+		waits, err = r.checkEverywhere(ctx, list, r.termsOf(more))
+	}
+	if waits {
+		err = unix.EEXIST
 	}
 	if err == nil && len(had)+len(list) > 0 {
 		err = r.transaction(ctx, func(b *sock.Requests) {
@@ -93,10 +99,10 @@ func (r *Ruleset) Extend(ctx context.Context, present []*Elements, more *Element
 
 // checkEverywhere returns a *PortTakenError for a new host port of one address if
 // another container has the port on every address: the new mapping would take over some
-// of its clients. With MayNarrow it does nothing.
-func (r *Ruleset) checkEverywhere(ctx context.Context, list []element) error {
-	if r.MayNarrow {
-		return nil
+// of its clients. If the mapping may wait instead, it reports that. With MayNarrow it does nothing.
+func (r *Ruleset) checkEverywhere(ctx context.Context, list []element, on terms) (waits bool, err error) {
+	if on.mayNarrow {
+		return false, nil
 	}
 	var pairs []element
 	for _, e := range list {
@@ -105,29 +111,35 @@ func (r *Ruleset) checkEverywhere(ctx context.Context, list []element) error {
 		}
 	}
 	if len(pairs) == 0 {
-		return nil
+		return false, nil
 	}
 	found, err := r.lookUp(ctx, pairs)
 	if err != nil {
-		return err
+		return false, err
 	}
 	for i := 0; i < len(pairs); i += 2 {
 		want, is, all := &pairs[i], &found[i], &found[i+1]
 		there := is.set != nil && is.owner == want.owner
-		if !there && all.set != nil && all.owner != want.owner && !waits(want, all) {
-			return taken(want, all)
+		if there || all.set == nil || all.owner == want.owner {
+			continue
 		}
+		if !on.permit(want, all) {
+			return false, taken(want, all)
+		}
+		waits = true
 	}
-	return nil
+	return waits, nil
 }
 
 // add first assumes the usual case: all elements are new, and the tables exist. Only if
-// the kernel refuses that, it looks up what exists. If mappings have to wait, it looks
-// them up again, because the mappings that they wait for may have been removed in the
-// meantime.
-func (r *Ruleset) add(ctx context.Context, list []element) error {
-	c := change{add: list}
-	err := r.apply(ctx, c)
+// the kernel refuses that, or if the caller knows that mappings have to wait, it looks up what
+// exists. If mappings have to wait, it looks them up again, because the mappings that they wait for
+// may have been removed in the meantime.
+func (r *Ruleset) add(ctx context.Context, list []element, on terms, waits bool) error {
+	c, err := change{add: list}, error(unix.EEXIST)
+	if !waits {
+		err = r.apply(ctx, c)
+	}
 	for try := 0; try < attempts && (err != nil || c.waits()); try++ {
 		missing, exists := errors.Is(err, unix.ENOENT), errors.Is(err, unix.EEXIST)
 		if err != nil && !missing && !exists {
@@ -139,7 +151,7 @@ func (r *Ruleset) add(ctx context.Context, list []element) error {
 			}
 		}
 		var settleErr error
-		if c, settleErr = r.settle(ctx, list); settleErr != nil {
+		if c, settleErr = r.settle(ctx, list, nil, on); settleErr != nil {
 			return settleErr
 		}
 		err = r.apply(ctx, c)
@@ -175,15 +187,18 @@ func (t *table) used(list []element) bool {
 	return false
 }
 
-// settle compares the elements with the existing ones, and returns the necessary
-// change.
-func (r *Ruleset) settle(ctx context.Context, list []element) (change, error) {
+// settle compares the elements with the existing ones, and returns the change that adds those in list, and
+// removes those in gone that belong to their owners. For each host port that is freed, the change activates
+// the first attachment that waits for it.
+func (r *Ruleset) settle(ctx context.Context, list, gone []element, on terms) (change, error) {
 	var c change
-	found, err := r.lookUp(ctx, slices.Concat(list, ends(list)))
+	parts, err := r.lookUpParts(ctx, list, gone, ends(list), sharingOf(slices.Concat(list, gone)), everywhereOf(list))
 	if err != nil {
 		return c, err
 	}
-	atEnd := found[len(list):]
+	found, atEnd := parts[0], parts[2]
+	n := &portChange{on: on, in: tablesOf(parts[3]), contested: map[hostPort]bool{}}
+	n.contest(list, found, parts[4])
 	seen := make(map[place]*element, len(list))
 	others := holders{list: r.attached}
 	for i := range list {
@@ -202,6 +217,10 @@ func (r *Ruleset) settle(ctx context.Context, list []element) (change, error) {
 			continue
 		}
 		seen[want.place()] = want
+		if n.has(want) {
+			n.join = append(n.join, *want)
+			continue
+		}
 		if err := others.requireFree(want, is); err != nil {
 			return c, err
 		}
@@ -209,7 +228,29 @@ func (r *Ruleset) settle(ctx context.Context, list []element) (change, error) {
 			return c, err
 		}
 	}
-	return c, r.settleQueues(ctx, &c, list, found[:len(list)])
+	c.remove = append(c.remove, n.uncontested(gone, parts[1])...)
+	return c, r.settlePorts(ctx, &c, n)
+}
+
+// lookUpParts is lookUp of several lists at once.
+func (r *Ruleset) lookUpParts(ctx context.Context, lists ...[]element) ([][]element, error) {
+	found, err := r.lookUp(ctx, slices.Concat(lists...))
+	parts := make([][]element, len(lists))
+	for i, list := range lists {
+		parts[i], found = found[:len(list)], found[len(list):]
+	}
+	return parts, err
+}
+
+// everywhereOf returns the elements for the host ports of the mappings in list on every address.
+func everywhereOf(list []element) []element {
+	var all []element
+	for i := range list {
+		if list[i].isMapping() {
+			all = append(all, list[i].everywhere())
+		}
+	}
+	return all
 }
 
 // settle adds to the change what one element needs, given the existing element with the
@@ -217,11 +258,9 @@ func (r *Ruleset) settle(ctx context.Context, list []element) (change, error) {
 func (c *change) settle(want, is *element) error {
 	switch {
 	case is.set == nil:
-	case waits(want, is): // see settleQueues
-		return nil
 	case is.owner == want.owner && is.value == want.value && is.network == want.network && is.zone == want.zone:
 		return nil
-	case want.isMapping() && is.owner != want.owner && (is.owner != "" || is.value != want.value):
+	case want.isMapping() && ofOther(want, is):
 		return taken(want, is)
 	default:
 		c.remove = append(c.remove, *is)

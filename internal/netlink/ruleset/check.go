@@ -3,7 +3,6 @@ package ruleset
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 )
 
@@ -46,14 +45,14 @@ func (r *Ruleset) missing(ctx context.Context, list []element) ([]string, error)
 	if err != nil {
 		return nil, err
 	}
-	standing, err := r.standing(ctx, list, found)
+	waiting, err := r.waiting(ctx, list, found)
 	if err != nil {
 		return nil, err
 	}
 	for i := range list {
 		want, is := &list[i], &found[i]
 		switch {
-		case standing[i]:
+		case waiting[i]:
 		case is.set == nil:
 			missing = append(missing, want.String())
 		case want.set.interval && is.covers(want):
@@ -65,22 +64,4 @@ func (r *Ruleset) missing(ctx context.Context, list []element) ([]string, error)
 		}
 	}
 	return missing, nil
-}
-
-// standing returns the indexes of the mappings in list that wait for their host ports
-// and are in the right queue. found are the existing elements.
-func (r *Ruleset) standing(ctx context.Context, list, found []element) (map[int]bool, error) {
-	var ports []element
-	var at []int
-	for i := range list {
-		if waits(&list[i], &found[i]) {
-			ports, at = append(ports, list[i]), append(at, i)
-		}
-	}
-	queues, err := r.queues(ctx, ports)
-	standing := make(map[int]bool, len(at))
-	for i := range queues {
-		standing[at[i]] = slices.Contains(queues[i], ports[i])
-	}
-	return standing, err
 }

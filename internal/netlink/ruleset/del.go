@@ -14,8 +14,7 @@ import (
 )
 
 // Del removes the elements that belong to the owner, in one transaction. A host port
-// that another attachment of the same container also has is redirected to that
-// attachment from then on. Del is idempotent. It does not remove the elements of
+// for which another attachment waits is redirected to that attachment from then on. Del is idempotent. It does not remove the elements of
 // Guarded and of networks, which attachments share.
 func (r *Ruleset) Del(ctx context.Context, e *Elements) error {
 	list, err := e.remains()

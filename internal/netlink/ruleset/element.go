@@ -26,6 +26,9 @@ type element struct {
 	network uint8
 	// zone is the firewalld zone that an open address was added to, if any.
 	zone string
+	// order is the place of the attachment among those that have requested a host port: see
+	// Elements.Order. Here the first one has 0.
+	order uint32
 }
 
 type key [48]byte
@@ -128,6 +131,7 @@ func (e *element) put(b *sock.Requests, whole bool) {
 const (
 	dataNetwork = 0x61
 	dataZone    = 0x62
+	dataOrder   = 0x63
 )
 
 // maxZone is the maximum length of a zone's name: the user data of an element has at
@@ -142,6 +146,9 @@ func (e *element) notes() []byte {
 	}
 	if e.zone != "" {
 		notes = append(append(notes, dataZone, byte(len(e.zone))), e.zone...)
+	}
+	if e.order != 0 {
+		notes = binary.NativeEndian.AppendUint32(append(notes, dataOrder, 4), e.order)
 	}
 	return notes
 }
@@ -196,6 +203,9 @@ func readElement(s *set, attrs []byte) element {
 				e.network = n[0]
 			}
 			e.zone = string(recordOf(value, dataZone))
+			if n := recordOf(value, dataOrder); len(n) == 4 {
+				e.order = binary.NativeEndian.Uint32(n)
+			}
 		}
 	})
 	return e
@@ -282,9 +292,11 @@ func (e *element) pair() string {
 	return fmt.Sprintf("%s-%s to %s-%s", e.address(), address(e.end[:n]), address(e.key[n:2*n]), address(e.end[n:2*n]))
 }
 
-// everywhere returns the element for the host port on every address, given one for the
-// host port of one address.
+// everywhere returns the element for the host port on every address, given a mapping of it.
 func (e *element) everywhere() element {
+	if e.set == e.set.table.hostPorts {
+		return *e
+	}
 	n := int(e.set.table.addrLen)
 	all := element{set: e.set.table.hostPorts, owner: e.owner}
 	copy(all.key[:all.set.keyLen], e.key[n:])

@@ -13,6 +13,7 @@ import (
 // lister makes the elements of an attachment, and keeps the first error.
 type lister struct {
 	owner string
+	order uint32 // of mappings
 	// removing is true if the elements are to be removed. Then a published address
 	// is listed in all sets that can contain it.
 	removing bool
@@ -24,7 +25,7 @@ type lister struct {
 
 // elements returns the elements to add, with those of the same set in a row.
 func (e *Elements) elements() ([]element, error) {
-	return e.listTo(&lister{owner: e.Owner.String()})
+	return e.listTo(&lister{owner: e.Owner.String(), order: uint32(max(e.Order-1, 0))})
 }
 
 // remains returns the elements that can exist if Add was called before.
@@ -164,6 +165,7 @@ func (l *lister) mapping(t *table, s *set, m *Mapping) {
 	} else {
 		e = l.add(s, host.AsSlice(), protocol, port)
 	}
+	e.order = l.order
 	n := copy(e.value.data[:], to.AsSlice())
 	binary.BigEndian.PutUint16(e.value.data[n:], m.To.Port())
 }

@@ -20,14 +20,14 @@ func (r *Ruleset) Replace(ctx context.Context, before, after *Elements) error {
 	}
 	list, err := after.elements()
 	if err == nil {
-		err = r.checkEverywhere(ctx, list)
+		_, err = r.checkEverywhere(ctx, list, r.termsOf(after))
 	}
 	if err == nil {
 		stays := make(map[place]bool, len(list))
 		for i := range list {
 			stays[list[i].place()] = true
 		}
-		err = r.replace(ctx, list, slices.DeleteFunc(gone, func(e element) bool { return e.set.shared || stays[e.place()] }))
+		err = r.replace(ctx, list, r.termsOf(after), slices.DeleteFunc(gone, func(e element) bool { return e.set.shared || stays[e.place()] }))
 	}
 	if err == nil {
 		err = r.restoreRulesOf(ctx, list)
@@ -40,17 +40,13 @@ func (r *Ruleset) Replace(ctx context.Context, before, after *Elements) error {
 
 // replace looks again after a change if attachments share host ports, because another one may
 // have begun to wait for a port that was freed.
-func (r *Ruleset) replace(ctx context.Context, list, gone []element) error {
+func (r *Ruleset) replace(ctx context.Context, list []element, on terms, gone []element) error {
 	var err error
 	for range attempts {
-		var c, freed change
-		if c, err = r.settle(ctx, list); err != nil {
+		var c change
+		if c, err = r.settle(ctx, list, gone, on); err != nil {
 			return err
 		}
-		if freed, err = r.removal(ctx, gone); err != nil {
-			return err
-		}
-		c.remove, c.add = append(c.remove, freed.remove...), append(c.add, freed.add...)
 		if c.empty() {
 			return nil
 		}

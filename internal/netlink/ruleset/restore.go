@@ -24,7 +24,7 @@ type Restored struct {
 // Restore is Add of many attachments in one transaction, which also makes the tables
 // where they are missing or incomplete. So a packet sees either none or all of the
 // restored elements. It changes nothing if everything is there. If attachments have the
-// same host port, the first one in the list gets it.
+// same host port, the one with the lowest Order gets it, and of equal ones the first in the list.
 //
 // If the kernel does not let the process send so large a transaction, Restore makes the
 // tables first and adds the elements in parts.
@@ -97,8 +97,8 @@ func (n *restoration) wishes(list []*Elements) map[*table][]wish {
 	}
 	seen := map[interval]int{}
 	bySet := map[*set][]wish{}
-	for i, e := range list {
-		elements, err := e.elements()
+	for _, i := range byOrder(list) {
+		elements, err := list[i].elements()
 		if err != nil {
 			n.unsettled[i] = true
 			continue
@@ -106,6 +106,13 @@ func (n *restoration) wishes(list []*Elements) map[*table][]wish {
 		for _, one := range elements {
 			at := interval{one.place(), one.end}
 			first, known := seen[at]
+			if one.isMapping() && one.set != one.set.table.hostPorts {
+				all := one.everywhere()
+				if at, is := seen[interval{place: all.place()}]; is && (&claim{element: bySet[all.set][at].element}).shadows(&claim{element: one}) {
+					n.unsettled[i] = true
+					continue
+				}
+			}
 			if !known {
 				seen[at] = len(bySet[one.set])
 				bySet[one.set] = append(bySet[one.set], wish{one, i})
@@ -126,6 +133,16 @@ func (n *restoration) wishes(list []*Elements) map[*table][]wish {
 	return wishes
 }
 
+// byOrder returns the indexes of a list, those of attachments with a lower Order first.
+func byOrder(list []*Elements) []int {
+	indexes := make([]int, len(list))
+	for i := range list {
+		indexes[i] = i
+	}
+	slices.SortStableFunc(indexes, func(a, b int) int { return max(list[a].Order, 1) - max(list[b].Order, 1) })
+	return indexes
+}
+
 // outermostWishes removes intervals within other ones.
 func outermostWishes(list []wish) []wish {
 	return slices.DeleteFunc(slices.Clone(list), func(w wish) bool {
@@ -143,18 +160,24 @@ func (n *restoration) settle(ctx context.Context, r *Ruleset, is *state, wishes 
 		n.add = append(n.add, list...)
 		return nil
 	}
-	found, err := r.lookUp(ctx, slices.Concat(list, ends(list)))
+	parts, err := r.lookUpParts(ctx, list, ends(list), everywhereOf(list))
 	if err != nil {
 		return err
 	}
-	atEnd := found[len(list):]
+	found, atEnd, all := parts[0], parts[1], parts[2]
 	for i := range list {
 		before := len(n.add)
-		switch want, is := &list[i], &found[i]; {
+		want, is := &list[i], &found[i]
+		shadowed := false
+		if want.isMapping() {
+			shadowed = ofOther(want, &all[0]) && is.owner != want.owner
+			all = all[1:]
+		}
+		switch {
 		case want.set.interval:
 			err = r.settleInterval(ctx, &n.change, want, [2]*element{is, &atEnd[0]})
 			atEnd = atEnd[1:]
-		case is.set != nil && is.owner != "" && is.owner != want.owner || n.change.settle(want, is) != nil:
+		case shadowed, is.set != nil && is.owner != "" && is.owner != want.owner, n.change.settle(want, is) != nil:
 			n.unsettled[wishes[i].by] = true
 		}
 		if err != nil {

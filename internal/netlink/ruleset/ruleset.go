@@ -74,6 +74,13 @@ type Elements struct {
 	// host.
 	Published []Published
 	Mappings  []Mapping
+	// MayWait lets Mappings wait while an older attachment has their host port, instead of a
+	// *PortTakenError. Attachments of one container wait in any case.
+	MayWait bool
+	// Order is the place of the attachment among all that have requested one of its host ports, from
+	// 1: an attachment takes a host port over from those with a higher one, which then wait. With 0 it
+	// is behind all attachments that have the host port or wait for it.
+	Order int
 	// Open are addresses from which the host forwards packets whatever iptables'
 	// FORWARD policy is. To them it forwards packets of established, related and
 	// redirected connections.
@@ -103,6 +110,7 @@ func (e *Elements) Append(more *Elements) {
 	e.Exempt = append(e.Exempt, more.Exempt...)
 	e.Published = append(e.Published, more.Published...)
 	e.Mappings = append(e.Mappings, more.Mappings...)
+	e.MayWait, e.Order = e.MayWait || more.MayWait, max(e.Order, more.Order)
 	e.Open = append(e.Open, more.Open...)
 	e.Announced = append(e.Announced, more.Announced...)
 	e.Guarded = append(e.Guarded, more.Guarded...)

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/allocnet/allocnet/internal/netlink/conntrack"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
@@ -19,13 +21,14 @@ func (p *publication) forgetStale(ctx context.Context, c *sdk.CmdArgs) {
 }
 
 // flushStale flushes connections to the host ports from before the ports were
-// published. The DEL of an earlier allocation has flushed its own connections.
+// published. The DEL of an earlier allocation has flushed its own connections. Those of an older
+// attachment that has a host port for which this one waits go on.
 func (p *publication) flushStale(ctx context.Context, c *sdk.CmdArgs) error {
 	var errs []error
 	for _, address := range p.addresses {
 		ports, family := p.stateless(address.Addr()), family(address.Addr())
 		if _, own := p.backend.(native); own {
-			errs = append(errs, flushContacted(ctx, c, family, ports))
+			errs = append(errs, p.flushContacted(ctx, c, family, ports))
 		} else {
 			errs = append(errs, c.Host.Conntrack.FlushPorts(ctx, family, ports...))
 		}
@@ -36,8 +39,18 @@ func (p *publication) flushStale(ctx context.Context, c *sdk.CmdArgs) error {
 // flushContacted flushes the connections of the ports that allocnet's tables
 // record as contacted. It removes the ports from the tables last, so that after
 // a crash the tables still record every remaining connection.
-func flushContacted(ctx context.Context, c *sdk.CmdArgs, family uint8, ports []conntrack.Port) error {
+func (p *publication) flushContacted(ctx context.Context, c *sdk.CmdArgs, family uint8, ports []conntrack.Port) error {
 	contacted, known, err := c.Host.Rules.Contacted(ctx, family, ofRuleset(ports))
+	if e := p.elements(c); e.MayWait && len(contacted) > 0 {
+		waiting, waitErr := c.Host.Rules.Waiting(ctx, e)
+		err = errors.Join(err, waitErr)
+		contacted = slices.DeleteFunc(contacted, func(port ruleset.Port) bool {
+			return slices.ContainsFunc(waiting, func(m ruleset.Mapping) bool {
+				same := m.HostIP == port.HostIP || !m.HostIP.IsValid() && port.HostIP.IsUnspecified()
+				return same && m.Protocol == port.Protocol && m.HostPort == port.Number && m.To.Addr().Is4() == (family == unix.AF_INET)
+			})
+		})
+	}
 	err = errors.Join(err, c.Host.Conntrack.FlushPorts(ctx, family, ofConntrack(contacted)...))
 	switch {
 	case err != nil:

@@ -63,7 +63,7 @@ func (native) status(ctx context.Context, c *sdk.CmdArgs) error {
 
 // elements returns the elements that publish the host ports in allocnet's tables.
 func (p *publication) elements(c *sdk.CmdArgs) *ruleset.Elements {
-	e := &ruleset.Elements{Owner: c.Owner(p.Name)}
+	e := &ruleset.Elements{Owner: c.Owner(p.Name), MayWait: c.WaitForPorts || c.DropIn(), Order: c.PortOrder}
 	for _, address := range p.addresses {
 		mappings := p.of(address.Addr())
 		if len(mappings) == 0 {

@@ -45,6 +45,11 @@ type CmdArgs struct {
 	// Restoring asks Wanted for what the host had for the attachment. What it is to get instead, by a
 	// change that was not made yet, is left to Repair.
 	Restoring bool
+	// WaitForPorts lets host ports wait while an older allocation has them, in place of an error.
+	WaitForPorts bool
+	// PortOrder is the place of the allocation among those that have requested one of its host ports,
+	// from 1; 0 if it is not known: see ruleset.Elements.Order.
+	PortOrder int
 	// Binaries are the types of the plugins that ADD ran as binaries; nil if
 	// that is not known. DEL runs these binaries in addition to the native
 	// plugins of the same types.

@@ -92,6 +92,11 @@ type Record struct {
 	InterfacePrefix string            `json:"interfacePrefix"`
 	Attachments     []Attachment      `json:"attachments"`
 	Ports           []portmap.Mapping `json:"ports,omitempty"`
+	// WaitForPorts lets the Ports wait while other allocations have them.
+	WaitForPorts bool `json:"waitForPorts,omitempty"`
+	// PortOrder is the place of the allocation among those that have requested one of its Ports: higher
+	// than those of the allocations that had one when it reserved them. No clock is involved.
+	PortOrder int `json:"portOrder,omitempty"`
 	// Revision counts the updates of the allocation.
 	Revision int `json:"revision,omitempty"`
 	// Update is what an update that has begun aims at; nil if none has. Before the update

@@ -1,10 +1,12 @@
 package record
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"slices"
 	"sort"
@@ -53,6 +55,9 @@ func (e *ContainerError) Error() string {
 // the number of the record's ports, not on the number of records. The caller holds
 // the lock of the allocation.
 //
+// With WaitForPorts, host ports do not conflict, apart from those that an update adds. Reserve then sets
+// PortOrder.
+//
 // A record that may conflict but cannot be read is not a conflict; Reserve passes
 // the error to warn.
 func (s *Store) Reserve(ctx context.Context, r *Record, warn func(error)) error {
@@ -60,7 +65,15 @@ func (s *Store) Reserve(ctx context.Context, r *Record, warn func(error)) error 
 	if err != nil {
 		return err
 	}
-	return s.reserve(ctx, r, r.reservations(), warn, func() error { return s.write(r.ID, text) })
+	order := r.PortOrder
+	return s.reserve(ctx, r, r.reservations(), warn, func() error {
+		if r.PortOrder != order {
+			if text, err = textOf(r); err != nil {
+				return err
+			}
+		}
+		return s.write(r.ID, text)
+	})
 }
 
 // reserve adds reservations of a record to the index, unless other records have
@@ -218,7 +231,7 @@ func (s *Store) checkHolders(r *Record, holders map[string][]reservation, warn f
 }
 
 // conflict returns an error if two records conflict. The attachments of one
-// container share its host ports.
+// container share its host ports. If r waits for a host port of the other, conflict sets its PortOrder.
 func conflict(r, other *Record) error {
 	if sameOwner(r, other) {
 		return &ContainerError{ContainerID: r.Container(), ID: r.ID, OtherID: other.ID, Interface: r.ContainerID != "" && other.ContainerID != ""}
@@ -229,10 +242,75 @@ func conflict(r, other *Record) error {
 		}
 		return &NetnsError{Netns: r.Netns, ID: r.ID, OtherID: other.ID}
 	}
-	if wanted, taken, found := portmap.FindConflict(r.Ports, other.Ports); found {
+	if wanted, taken, found := portmap.FindConflict(r.exclusivePorts(), other.Ports); found {
 		return &portmap.ConflictError{Mapping: wanted, Other: taken, ID: r.ID, OtherID: other.ID}
 	}
+	if _, _, found := portmap.FindConflict(r.Ports, other.Ports); found && r.Update == nil {
+		r.PortOrder = max(r.PortOrder, other.PortOrder+1)
+	}
 	return nil
+}
+
+// exclusivePorts returns the host ports of a record that no other allocation may have: with WaitForPorts,
+// those that an update adds.
+func (r *Record) exclusivePorts() []portmap.Mapping {
+	switch {
+	case !r.WaitForPorts:
+		return r.Ports
+	case r.Update == nil:
+		return nil
+	}
+	had := r.PortsBefore()
+	return slices.DeleteFunc(slices.Clone(r.Ports), func(m portmap.Mapping) bool {
+		return slices.ContainsFunc(had, func(h portmap.Mapping) bool {
+			return h.HostPort == m.HostPort && h.Protocol == m.Protocol && h.HostIP == m.HostIP
+		})
+	})
+}
+
+// PortHolder is an allocation that has host ports for which another one waits.
+type PortHolder struct {
+	ID string
+	// Mapping is the host port of the one that waits, Other that of the holder: they overlap.
+	Mapping, Other portmap.Mapping
+}
+
+// PortHolders returns, for each host port of a record, the allocation that has it if the record waits for it. It
+// looks at the records of the allocations that have reserved the same host ports.
+func (s *Store) PortHolders(r *Record) ([]PortHolder, error) {
+	if r.PortOrder == 0 || len(r.Ports) == 0 {
+		return nil, nil
+	}
+	wanted := reservationsOf(r.Netns, r.Ports)[1:] // the first is the network namespace
+	more, err := s.index.overlapping(wanted)
+	if err != nil {
+		return nil, err
+	}
+	older := map[string]*Record{}
+	for _, c := range append(wanted, more...) {
+		ids, err := s.index.holders(c)
+		if err != nil {
+			return nil, err
+		}
+		for _, id := range ids {
+			if other, err := s.Get(id); err == nil && other.PortOrder < r.PortOrder && !other.SameNetns(r) {
+				older[id] = other
+			}
+		}
+	}
+	var holders []PortHolder
+	byAge := slices.SortedFunc(maps.Values(older), func(a, b *Record) int {
+		return cmp.Or(cmp.Compare(a.PortOrder, b.PortOrder), cmp.Compare(a.ID, b.ID))
+	})
+	for _, m := range r.Ports {
+		for _, other := range byAge {
+			if _, theirs, found := portmap.FindConflict([]portmap.Mapping{m}, other.Ports); found {
+				holders = append(holders, PortHolder{ID: other.ID, Mapping: m, Other: theirs})
+				break
+			}
+		}
+	}
+	return holders, nil
 }
 
 // share reports whether two records belong to one container and have different

@@ -41,7 +41,7 @@ const heading = (words) => html("h3", {}, words);
 function portTable(a) {
   if (a.portTexts.length === 0) return null;
   return html("div", {}, heading("Published ports"),
-    table("Published ports", ["On the host", "Leads to", "Label"], a.portTexts.map((p) => [p.from, p.into, p.label])),
+    table("Published ports", ["On the host", "Leads to", "Label"], a.portTexts.map((p) => [p.from, p.waits ? `${p.waits}, then ${p.into}` : p.into, p.label])),
     html("p", { class: "fact" }, "Follow each one to the process that answers: ", html("code", {}, `allocnet trace ${a.id}`)));
 }
 

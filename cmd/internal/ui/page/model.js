@@ -3,13 +3,20 @@
 import { naturally } from "./dom.js";
 import { healthOf } from "./health.js";
 
+/** waitsFor returns the ID of the older allocation that has a host port, or "". */
+function waitsFor(allocation, port) {
+  const same = ({ mapping: m }) => m.hostPort === port.hostPort && m.protocol === port.protocol && (m.hostIP ?? "") === (port.hostIP ?? "");
+  return (allocation.waiting ?? []).find(same)?.id ?? "";
+}
+
 /** portsOf returns the published ports as texts: on the host, and where each one leads. */
 export function portsOf(allocation) {
   const merged = new Map();
   for (const p of allocation.ports ?? []) {
     const host = p.hostIP ? (p.hostIP.includes(":") ? `[${p.hostIP}]` : p.hostIP) : "";
-    const key = `${host}:${p.hostPort}:${p.containerPort}:${p.label ?? ""}`;
-    const one = merged.get(key) ?? { label: p.label ?? "", host, port: p.hostPort, to: p.containerPort, protocols: [] };
+    const waits = waitsFor(allocation, p);
+    const key = `${host}:${p.hostPort}:${p.containerPort}:${p.label ?? ""}:${waits}`;
+    const one = merged.get(key) ?? { label: p.label ?? "", host, port: p.hostPort, to: p.containerPort, protocols: [], waits };
     one.protocols.push(p.protocol);
     merged.set(key, one);
   }

@@ -184,7 +184,7 @@ function drawCard(view, network, a, x, y, width, height) {
   const own = (a.interfaces ?? []).find((i) => i.network === network.name && i.sandbox && i.addresses?.length);
   const address = own ? own.addresses[0].address.split("/")[0] : a.address || a.addressIPv6 || "no address";
   const hidden = a.portTexts.length - card.ports;
-  const ports = a.portTexts.slice(0, hidden > 0 ? card.ports - 1 : card.ports).map((p) => `${p.from} → :${p.to}`);
+  const ports = a.portTexts.slice(0, hidden > 0 ? card.ports - 1 : card.ports).map((p) => p.waits ? `${p.from} waits for ${p.waits}` : `${p.from} → :${p.to}`);
   if (hidden > 0) ports.push(`and ${count(hidden + 1, "more port")}`);
   return asItem(view, network, a, svg("g", { class: a.health.kind }, round(x, y, width, height, "card"), shapeAt(a.health.kind, x + 11, y + 11, 15),
     text(x + 34, y + 24, shorten(a.id, characters), "name id"),
