@@ -287,6 +287,7 @@ func TestCleanupTarget(t *testing.T) {
 	require.Equal(t, cleanup.Target{
 		ID: "x", Netns: ns.ProcPath(), Ports: []portmap.Mapping{port}, Addresses: []cleanup.Address{address},
 		Attachments: []cleanup.Attachment{{Network: "a", IfName: "eth0", Config: []byte("{}"), Result: []byte("{ }")}, {Network: "b", IfName: "eth1"}},
+		Instance:    new(string),
 		CacheDirs:   []string{libcni.CacheDir},
 	}, got)
 }

@@ -213,7 +213,7 @@ func TestKinds(t *testing.T) {
 	hung := newErrorReport(fmt.Errorf("%w: %w", client.ErrNoAnswer, context.DeadlineExceeded), "")
 	require.Equal(t, "timeout", hung.Kind)
 	require.Contains(t, hung.Hint, "systemctl status allocnetd")
-	require.Len(t, strings.Split(kindsHelp(), "\n"), 39, "every kind is in the table above")
+	require.Len(t, strings.Split(kindsHelp(), "\n"), 40, "every kind is in the table above")
 }
 
 func TestMessageSaysNothingTwice(t *testing.T) {

@@ -27,6 +27,7 @@ func (p *pods) add(id string, pod networkpolicy.Pod, of *policy.Policy, ports ..
 	p.T.Helper()
 	a := p.Alloc(id)
 	var err error
+	a.AllowReservedLabels = true
 	a.Labels, err = pod.AllocationLabels()
 	require.NoError(p.T, err)
 	a.Policy = of

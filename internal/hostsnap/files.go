@@ -44,6 +44,10 @@ func (c *collector) files() error {
 
 // file collects one entry of a directory.
 func (c *collector) file(path string, entry fs.DirEntry) error {
+	if entry.Name() == switchesFile {
+		c.switched = true
+		return nil
+	}
 	info, err := entry.Info()
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -95,13 +99,13 @@ func (c *collector) regular(path, mode string) error {
 
 // isShared reports, by its name, whether all attachments share a file: lock
 // files, host-local's files with the last reserved address, the markers of
-// forward-accept rules, the records of bridges and switches of the host, the subnets of the embedded network,
+// forward-accept rules, the record of bridges of the host, the subnets of the embedded network,
 // and the history of operations. Their contents matter only
 // to the programs that write them.
 func isShared(path string) bool {
 	dir, name := filepath.Split(path)
 	return strings.HasPrefix(name, "journal.jsonl") || slices.Contains([]string{"forwarding", "bridges"}, filepath.Base(dir)) ||
-		slices.Contains([]string{"lock", "subnets", "switches.json"}, name) || strings.HasSuffix(name, ".lock") || strings.HasPrefix(name, "last_reserved_ip.")
+		slices.Contains([]string{"lock", "subnets"}, name) || strings.HasSuffix(name, ".lock") || strings.HasPrefix(name, "last_reserved_ip.")
 }
 
 // isIndex reports whether path is a link of the index that allocnet keeps next
@@ -171,6 +175,10 @@ func (m mount) hidden(all map[string]mount) bool {
 	return false
 }
 
+// switchesFile is the name of the record of the switches that allocations need. While a state directory has it, forwarding is
+// on for them, and is going to be set back: then neither belongs to a snapshot.
+const switchesFile = "switches.json"
+
 // watched are the host-wide sysctls that plugins change. The kernel's default
 // is 0.
 var watched = []string{
@@ -196,10 +204,9 @@ func (c *collector) sysctls() error {
 		if err != nil {
 			return err
 		}
-		value := strings.TrimSpace(string(data))
-		if value != "0" {
-			c.add(strings.HasSuffix(path, "forward") || strings.HasSuffix(path, "forwarding"),
-				"sysctl", strings.ReplaceAll(path, "/", "."), "=", value)
+		value, forwards := strings.TrimSpace(string(data)), strings.HasSuffix(path, "forward") || strings.HasSuffix(path, "forwarding")
+		if value != "0" && (!forwards || !c.switched) {
+			c.add(forwards, "sysctl", strings.ReplaceAll(path, "/", "."), "=", value)
 		}
 	}
 	return nil

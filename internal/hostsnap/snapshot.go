@@ -125,8 +125,9 @@ func Diff(before, after Snapshot) string {
 
 // collector gathers the lines of a snapshot.
 type collector struct {
-	opts  Options
-	lines []line
+	opts     Options
+	lines    []line
+	switched bool // see switchesFile
 }
 
 // add adds a line of the non-empty words. shared says that the object may stay

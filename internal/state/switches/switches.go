@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/flock"
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/smallfile"
 )
@@ -110,10 +111,12 @@ func enable(before map[string]string, v4, v6 bool) error {
 	return nil
 }
 
-// learns reports whether a switch makes a link accept router advertisements as long as it does not forward.
+// learns reports whether a switch makes a link accept router advertisements as long as it does not forward, unless the
+// link leads to a container.
 func learns(name, value string) bool {
+	link := filepath.Base(filepath.Dir(name))
 	return strings.HasPrefix(name, "net/ipv6/") && filepath.Base(name) == "accept_ra" && value == "1" &&
-		!slices.Contains([]string{"all", "default", "lo"}, filepath.Base(filepath.Dir(name)))
+		!slices.Contains([]string{"all", "default", "lo"}, link) && !strings.HasPrefix(link, names.VethPrefix)
 }
 
 // foreseen returns the value that a switch is going to have, as far as that matters after a crash.

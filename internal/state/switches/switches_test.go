@@ -181,6 +181,18 @@ func TestBrokenRecord(t *testing.T) {
 	requireValues(t, map[string]string{forward4: "0", forward6: "0", routers: "1"})
 }
 
+// TestLinksOfContainers are not made to go on with router advertisements.
+func TestLinksOfContainers(t *testing.T) {
+	s := host(t)
+	out, err := exec.Command("ip", "link", "add", "vethabc", "type", "veth", "peer", "name", "inside").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	defer func() { require.NoError(t, exec.Command("ip", "link", "del", "vethabc").Run()) }()
+	const container = "net/ipv6/conf/vethabc/accept_ra"
+	set(t, container, "1")
+	require.NoError(t, s.Forward(true, true))
+	requireValues(t, map[string]string{routers: "2", container: "1"})
+}
+
 // TestWithoutRecord: forwarding keeps the routes of links also where nothing is recorded.
 func TestWithoutRecord(t *testing.T) {
 	host(t)
