@@ -176,8 +176,14 @@ func (m mount) hidden(all map[string]mount) bool {
 }
 
 // switchesFile is the name of the record of the switches that allocations need. While a state directory has it, forwarding is
-// on for them, and is going to be set back: then neither belongs to a snapshot.
+// on for them, and is going to be set back: see forwarding.
 const switchesFile = "switches.json"
+
+// forwarding reports whether a line is that of a switch of forwarding. With the record in one of two snapshots, it is no
+// difference.
+func forwarding(l line) bool {
+	return strings.HasPrefix(l.text, "sysctl net.ipv4.ip_forward ") || strings.HasPrefix(l.text, "sysctl net.ipv6.conf.all.forwarding ")
+}
 
 // watched are the host-wide sysctls that plugins change. The kernel's default
 // is 0.
@@ -205,7 +211,7 @@ func (c *collector) sysctls() error {
 			return err
 		}
 		value, forwards := strings.TrimSpace(string(data)), strings.HasSuffix(path, "forward") || strings.HasSuffix(path, "forwarding")
-		if value != "0" && (!forwards || !c.switched) {
+		if value != "0" {
 			c.add(forwards, "sysctl", strings.ReplaceAll(path, "/", "."), "=", value)
 		}
 	}

@@ -30,6 +30,7 @@ package hostsnap
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"sort"
 	"strings"
 )
@@ -59,7 +60,8 @@ type Options struct {
 
 // A Snapshot is the state of a host at one time. The zero value is an empty host.
 type Snapshot struct {
-	lines []line // sorted
+	lines    []line // sorted
+	switched bool   // see switchesFile
 }
 
 // line describes one object.
@@ -88,7 +90,7 @@ func Take(opts Options) (Snapshot, error) {
 		}
 	}
 	sort.SliceStable(c.lines, func(i, j int) bool { return c.lines[i].text < c.lines[j].text })
-	return Snapshot{lines: c.lines}, nil
+	return Snapshot{lines: c.lines, switched: c.switched}, nil
 }
 
 // String returns the sorted lines of the snapshot.
@@ -106,6 +108,9 @@ func (s Snapshot) String() string {
 func Diff(before, after Snapshot) string {
 	var b strings.Builder
 	old, now := before.lines, after.lines
+	if before.switched || after.switched {
+		old, now = slices.DeleteFunc(slices.Clone(old), forwarding), slices.DeleteFunc(slices.Clone(now), forwarding)
+	}
 	for len(old) > 0 || len(now) > 0 {
 		switch {
 		case len(now) == 0 || len(old) > 0 && old[0].text < now[0].text:
