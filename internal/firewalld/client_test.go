@@ -106,8 +106,16 @@ func TestSilentBus(t *testing.T) {
 		_, err := c.Runs(patient)
 		ended <- err
 	}()
-	_, err = l.Accept() // the first caller waits for an answer now
+	conn, err := l.Accept() // the first caller waits for an answer now
 	require.NoError(t, err)
+	c.mu.Lock()
+	attempt := c.dialing
+	c.mu.Unlock()
+	require.NotNil(t, attempt)
+	defer func() { // it reads variables that other tests change
+		require.NoError(t, conn.Close())
+		<-attempt.done
+	}()
 	hasty, stop := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer stop()
 	_, err = c.Runs(hasty)
