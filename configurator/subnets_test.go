@@ -80,7 +80,7 @@ func TestSubnetOfTheHost(t *testing.T) {
 	}
 }
 
-// TestSubnetOfOwnLinks: what allocations have in the subnet, and the bridge, refuses nobody.
+// TestSubnetOfOwnLinks: addresses and routes of allocations, and of the network's own bridge, are no obstacle to a Setup.
 func TestSubnetOfOwnLinks(t *testing.T) {
 	h, _ := nativeHost(t, "1.0.0")
 	leases := t.TempDir()

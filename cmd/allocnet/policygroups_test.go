@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/policy"
@@ -25,10 +26,21 @@ func TestPolicyExplainGroups(t *testing.T) {
 	}
 }
 
+// withoutBridge deletes the bridge of a test at its end: it is in the way of a network of another state directory.
+func withoutBridge(t *testing.T) {
+	t.Helper()
+	t.Cleanup(func() {
+		if link, err := netlink.LinkByName("br-test"); err == nil {
+			require.NoError(t, netlink.LinkDel(link))
+		}
+	})
+}
+
 // TestPolicyExplainUndecided: the command line is valid, but on a bridge the policies of the
 // receivers decide, if the allocation has none.
 func TestPolicyExplainUndecided(t *testing.T) {
 	w := newWorkspace(t)
+	withoutBridge(t)
 	conflist := `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"bridge","bridge":"br-test","isGateway":true,
 		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.7.1.0/24"}]]}},{"type":"policy","capabilities":{"policy":true}}]}`
 	require.NoError(t, os.WriteFile(w.path("conf/30-net.conflist"), []byte(conflist), 0o600))
@@ -45,6 +57,7 @@ func TestPolicyExplainUndecided(t *testing.T) {
 
 func testExplainGroups(t *testing.T, main string, passes bool) {
 	w := newWorkspace(t)
+	withoutBridge(t)
 	options := map[string]string{"bridge": `,"bridge":"br-test","isGateway":true`}
 	conflist := fmt.Sprintf(`{"cniVersion":"1.0.0","name":"net","plugins":[{"type":%q%s,
 		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.7.1.0/24"}],[{"subnet":"fd00:7:1::/64"}]],"routes":[{"dst":"0.0.0.0/0"}]}},

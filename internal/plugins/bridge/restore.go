@@ -122,8 +122,8 @@ func (b *bridge) isOwn(host *sdk.Host, br *netlink.Bridge) (bool, error) {
 	return host.Bridges.Created(b.Bridge, index)
 }
 
-// checkForeign returns an error if a bridge of the host is missing, which is nil then, down or without ARP: whoever made it
-// restores it.
+// checkForeign returns an error if a bridge of the host is missing, down or has ARP switched off. br is nil if the bridge
+// is missing. The administrator of the host restores it.
 func (b *bridge) checkForeign(br *netlink.Bridge) error {
 	switch {
 	case br == nil:

@@ -113,7 +113,7 @@ func (s *Store) Add(name string, index int) error {
 		return fmt.Errorf("record bridge %q: not the name of an interface", name)
 	}
 	err := write(filepath.Join(s.dir, name), index)
-	if errors.Is(err, fs.ErrNotExist) { // somebody has removed the directory since Begin
+	if errors.Is(err, fs.ErrNotExist) { // another program has removed the directory since Begin
 		if err = os.MkdirAll(s.dir, 0o700); err == nil {
 			err = write(filepath.Join(s.dir, name), index)
 		}

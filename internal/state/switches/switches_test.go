@@ -60,8 +60,8 @@ func requireValues(t *testing.T, want map[string]string) {
 
 func always() (bool, error) { return true, nil }
 
-// TestSetBack: all that was changed goes back, also what the kernel changes with it; what somebody else changed
-// stays.
+// TestSetBack: SetBack restores all values that Forward changed, also those that the kernel changes with them. Values that
+// another program changed meanwhile stay.
 func TestSetBack(t *testing.T) {
 	for name, c := range map[string]struct {
 		before, meanwhile, after map[string]string
