@@ -72,7 +72,7 @@ func newTestHost(t *testing.T) *testHost {
 
 // clear restores the private host to its initial state.
 func (h *testHost) clear() {
-	h.run("nft", "flush", "ruleset")
+	privhost.FlushRuleset(h.t)
 	require.NoError(h.t, netlink.ConntrackTableFlush(netlink.ConntrackTable))
 	links, err := retry.List(netlink.LinkList)
 	require.NoError(h.t, err)

@@ -15,6 +15,7 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/announce"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
 // TestRoutes: routes are found by their elements, with and without a known network. Without
@@ -76,7 +77,7 @@ func TestRoutes(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(h.dataDir, "net", "10.1.0.6"), []byte("b\r\neth0"), 0o600)) // so has this one
 	add("b", "10.1.0.3/32")
 	h.run("ip", "route", "add", "10.1.0.5/32", "dev", "br0", "table", "100", "proto", "92")
-	h.run("nft", "flush", "ruleset")
+	privhost.FlushRuleset(h.t)
 	add("b", "10.1.0.4/32") // the address has changed hands
 	target := known("10.1.0.2/24", "10.1.0.4/24", "10.1.0.5/24", "10.1.0.6/24")
 	require.Empty(t, h.audit(Target{ID: "a"}))

@@ -7,6 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
+
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
 // TestStaticAddressOfAnother: IPAM plugins such as static assign an address as often as they are asked.
@@ -132,6 +134,6 @@ func sameAddress(t *testing.T, more string) (h *testHost, first, second Allocati
 	first.Networks, second.Networks = []string{"fixed"}, []string{"fixed"}
 	_, err := h.Setup(t.Context(), first)
 	require.NoError(t, err)
-	flushRuleset(t)
+	privhost.FlushRuleset(t)
 	return h, first, second
 }

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/nftables"
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 
@@ -63,16 +62,7 @@ func (h *testHost) powerOff() {
 			require.NoError(h.t, ignoreNoLink(netlink.LinkDel(l)))
 		}
 	}
-	flushRuleset(h.t)
-}
-
-// flushRuleset removes all tables of the host.
-func flushRuleset(t *testing.T) {
-	t.Helper()
-	tables, err := nftables.New()
-	require.NoError(t, err)
-	tables.FlushRuleset()
-	require.NoError(t, tables.Flush())
+	privhost.FlushRuleset(h.t)
 }
 
 // ignoreNoLink ignores that a link is gone, with its peer.

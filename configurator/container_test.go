@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -88,7 +89,7 @@ func TestSharedPorts(t *testing.T) {
 		require.NoError(t, h.Check(t.Context(), goes))
 		require.NoError(t, h.Teardown(t.Context(), goes))
 		require.NoError(t, h.Check(t.Context(), stays))
-		require.NoError(t, exec.Command("nft", "flush", "ruleset").Run())
+		privhost.FlushRuleset(t)
 		report, err := h.Repair(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, []string{stays.ID}, report.Repaired)
@@ -121,7 +122,7 @@ func TestRepairOfSharedPorts(t *testing.T) {
 		return string(out)
 	}
 	require.Contains(t, answers(), "10.77.0.")
-	require.NoError(t, exec.Command("nft", "flush", "ruleset").Run())
+	privhost.FlushRuleset(t)
 	report, err := h.Repair(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{second.ID, first.ID}, report.Repaired, "sorted by ID")

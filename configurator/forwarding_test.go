@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/internal/iptables"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/refplugins"
 	"github.com/allocnet/allocnet/portmap"
 )
@@ -30,7 +31,7 @@ func TestForwardingNotChecked(t *testing.T) {
 		if link, err := netlink.LinkByName("fwd0"); err == nil {
 			require.NoError(t, netlink.LinkDel(link))
 		}
-		flushRuleset(t)
+		privhost.FlushRuleset(t)
 	})
 	a := h.alloc("a")
 	a.Ports = []portmap.Port{{Value: 8080, To: 80}}

@@ -1,10 +1,11 @@
 package configurator
 
 import (
-	"os/exec"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
 // TestHistory: retries, roll-backs and forced removals are in the history, and removals in
@@ -83,11 +84,11 @@ func TestHistoryOfRestore(t *testing.T) {
 	list, err := h.History(t.Context(), HistoryQuery{})
 	require.NoError(t, err)
 	require.Len(t, list, 1, "nothing was missing")
-	require.NoError(t, exec.Command("nft", "flush", "ruleset").Run())
+	privhost.FlushRuleset(t)
 	report, err := h.Restore(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{"a"}, report.Restored)
-	require.NoError(t, exec.Command("nft", "flush", "ruleset").Run())
+	privhost.FlushRuleset(t)
 	repaired, err := h.Repair(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{"a"}, repaired.Repaired)

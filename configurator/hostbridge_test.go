@@ -146,12 +146,16 @@ func TestRoutersOfALAN(t *testing.T) {
 			believes := func() bool {
 				return strings.Contains(inside("ip", "-6", "addr", "show", "dev", "eth0"), "2001:db8:66:")
 			}
-			// The bridge takes an address from the same advertisement.
-			ip(t, "-6 addr flush dev br0 scope global")
-			require.Eventually(t, func() bool {
-				out, err := exec.Command("ip", "-6", "addr", "show", "dev", "br0").CombinedOutput()
-				return r.advertise() == nil && err == nil && strings.Contains(string(out), "2001:db8:66:")
-			}, 10*time.Second, 10*time.Millisecond)
+			// The bridge takes an address from an advertisement, which the container's end receives as well.
+			requireAdvertised := func() {
+				t.Helper()
+				ip(t, "-6 addr flush dev br0 scope global")
+				require.Eventually(t, func() bool {
+					out, err := exec.Command("ip", "-6", "addr", "show", "dev", "br0").CombinedOutput()
+					return r.advertise() == nil && err == nil && strings.Contains(string(out), "2001:db8:66:")
+				}, 10*time.Second, 10*time.Millisecond)
+			}
+			requireAdvertised()
 			require.False(t, believes())
 			require.NoError(t, h.Check(t.Context(), a))
 
@@ -162,11 +166,7 @@ func TestRoutersOfALAN(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, h.Check(t.Context(), a))
 			inside("ip", "-6", "addr", "flush", "dev", "eth0", "to", "2001:db8:66::/64")
-			ip(t, "-6 addr flush dev br0 scope global")
-			require.Eventually(t, func() bool {
-				out, err := exec.Command("ip", "-6", "addr", "show", "dev", "br0").CombinedOutput()
-				return r.advertise() == nil && err == nil && strings.Contains(string(out), "2001:db8:66:")
-			}, 10*time.Second, 10*time.Millisecond)
+			requireAdvertised()
 			require.False(t, believes())
 			require.NoError(t, h.Teardown(t.Context(), a))
 		})

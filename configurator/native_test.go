@@ -15,6 +15,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/state/record"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
 // nativeHost returns a host with the native engine and a bridged network with
@@ -30,7 +31,7 @@ func nativeHost(t *testing.T, version string, others ...string) (h *testHost, le
 		if link, err := netlink.LinkByName("brtest"); err == nil {
 			require.NoError(t, netlink.LinkDel(link))
 		}
-		flushRuleset(t)
+		privhost.FlushRuleset(t)
 	})
 	return h, leases
 }

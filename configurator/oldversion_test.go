@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/policy"
 	"github.com/allocnet/allocnet/portmap"
 )
@@ -67,7 +68,7 @@ func TestCheckOfOldVersions(t *testing.T) {
 			_, err = h.Attach(t.Context(), a.ID, "more", AttachOptions{})
 			require.NoError(t, err)
 			require.NoError(t, h.Check(t.Context(), a))
-			flushRuleset(t)
+			privhost.FlushRuleset(t)
 			require.ErrorIs(t, h.Check(t.Context(), a), ErrUnhealthy)
 			repaired, err := h.Repair(t.Context())
 			require.NoError(t, err)

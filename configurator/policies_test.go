@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/internal/state/record"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/skip"
 	"github.com/allocnet/allocnet/policy"
 	"github.com/allocnet/allocnet/portmap"
@@ -221,7 +222,7 @@ func TestPolicyOfFormerVersion(t *testing.T) {
 	a.Policy = &policy.Policy{Ingress: &policy.Direction{Default: policy.Deny, Rules: []policy.Rule{{Services: services}}}}
 	h.changeRecord("a", func(r *record.Record) { r.Policy = a.Policy })
 	require.Error(t, h.Check(t.Context(), a))
-	require.NoError(t, exec.Command("nft", "flush", "ruleset").Run())
+	privhost.FlushRuleset(t)
 	report, err := h.Restore(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{"a"}, report.Restored)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/state/record"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -241,7 +242,7 @@ func TestPoolDry(t *testing.T) {
 // TestPoolNoticesFlush: slots without their rules are not handed out.
 func TestPoolNoticesFlush(t *testing.T) {
 	h, _ := pooledHost(t, 2)
-	require.NoError(t, exec.Command("nft", "flush", "ruleset").Run())
+	privhost.FlushRuleset(t)
 	a := Allocation{ID: "a", OwnNetns: true, Ports: []portmap.Port{{Value: 8080, To: 80}}}
 	_, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)

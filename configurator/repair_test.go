@@ -19,6 +19,7 @@ import (
 	"github.com/allocnet/allocnet/internal/iptables"
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -369,7 +370,7 @@ func TestRepairOnCheck(t *testing.T) {
 	a.Ports = []portmap.Port{{Value: 8080, To: 80}}
 	_, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)
-	flush := func() { require.NoError(t, exec.Command("nft", "flush", "ruleset").Run()) }
+	flush := func() { privhost.FlushRuleset(t) }
 	flush()
 	require.ErrorIs(t, h.Check(t.Context(), a), ErrUnhealthy)
 	require.ErrorIs(t, h.Check(t.Context(), a), ErrUnhealthy)
@@ -399,7 +400,7 @@ func TestRepairOnCheck(t *testing.T) {
 // TestContextEndsDuringRepair: Setup leaves an allocation in place that it could not repair in
 // time. If it is already being set up again, because it cannot be repaired, that is completed.
 func TestContextEndsDuringRepair(t *testing.T) {
-	flush := func(t *testing.T, _ *testHost) { require.NoError(t, exec.Command("nft", "flush", "ruleset").Run()) }
+	flush := func(t *testing.T, _ *testHost) { privhost.FlushRuleset(t) }
 	unplug := func(t *testing.T, h *testHost) { require.NoError(t, netlink.LinkDel(h.linkOf("a"))) }
 	for name, c := range map[string]struct {
 		damage func(t *testing.T, h *testHost)
@@ -491,7 +492,7 @@ func TestRepairAfterTheAddressChangedHands(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, netlink.LinkDel(h.linkOf("a")))
 			require.NoError(t, os.RemoveAll(leases))
-			require.NoError(t, exec.Command("nft", "flush", "ruleset").Run())
+			privhost.FlushRuleset(t)
 			b.Args = map[string]string{"IP": before.Address}
 			after, err := h.Setup(t.Context(), b)
 			require.NoError(t, err)
@@ -525,7 +526,7 @@ func TestAddressWithoutLeaseAndElements(t *testing.T) {
 	h.file("net.conflist", conflist(leases))
 	before, err := h.Setup(t.Context(), h.alloc("a"))
 	require.NoError(t, err)
-	require.NoError(t, exec.Command("nft", "flush", "ruleset").Run())
+	privhost.FlushRuleset(t)
 	cfg := h.cfg
 	cfg.Network, cfg.StateDir, cfg.Retry.Delay, cfg.Retry.Jitter = "", t.TempDir(), -1, -1
 	other := newConfigurator(t, cfg)
@@ -582,7 +583,7 @@ func TestRepairWithoutCheck(t *testing.T) {
 					require.NoError(t, err)
 				},
 			} {
-				flushRuleset(t)
+				privhost.FlushRuleset(t)
 				if name == "disabled" { // native plugins check networks of 0.3.1 themselves
 					require.Equal(t, map[string]error{"a": nil}, h.CheckAll(t.Context(), []string{"a"}), operation)
 				}

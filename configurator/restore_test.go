@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -20,7 +21,7 @@ import (
 // of plugin ptp.
 func restoreHost(t *testing.T, n int) (h *testHost, allocs []Allocation) {
 	t.Helper()
-	flushRuleset(t) // another test's
+	privhost.FlushRuleset(t) // another test's
 	others := []string{`{"type":"firewall"}`, `{"type":"portmap","capabilities":{"portMappings":true}}`}
 	h, leases := nativeHost(t, "1.0.0", others...)
 	ptp := `{"type":"ptp","ipMasq":true,"ipam":{"type":"host-local","dataDir":"` + leases + `","ranges":[[{"subnet":"10.78.0.0/24"}],[{"subnet":"fd00:78::/64"}]]}}`
@@ -109,7 +110,7 @@ func TestRestoreLeavesBusyOnes(t *testing.T) {
 	h, allocs := restoreHost(t, 2)
 	unlock, err := h.store.Lock(t.Context(), "a0")
 	require.NoError(t, err)
-	do(t, "nft flush ruleset")
+	privhost.FlushRuleset(t)
 	report, err := h.Restore(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, &RestoreReport{Restored: []string{"a1"}, Busy: []string{"a0"}}, report)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/internal/state/conflist"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
 // ip runs the program ip with the words of a line.
@@ -105,7 +106,7 @@ func TestSubnetOfOwnLinks(t *testing.T) {
 func TestSubnetsOfTheEmbeddedNetwork(t *testing.T) {
 	first, second := conflist.EmbeddedSubnets[0][0], conflist.EmbeddedSubnets[0][1]
 	h := newTestHost(t, func(c *Config) { c.Engine, c.Networks = EngineNative, []string{conflist.EmbeddedName} })
-	t.Cleanup(func() { flushRuleset(t) })
+	t.Cleanup(func() { privhost.FlushRuleset(t) })
 	setUp := func(c *Configurator, id string) netip.Addr {
 		t.Helper()
 		a := h.alloc(id)

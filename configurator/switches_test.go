@@ -17,6 +17,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/state/conflist"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/refplugins"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -168,7 +169,7 @@ func TestSwitches(t *testing.T) {
 				ip(t, "link add brtest type bridge")
 				t.Cleanup(func() { ip(t, "link del brtest") })
 			}
-			t.Cleanup(func() { flushRuleset(t) })
+			t.Cleanup(func() { privhost.FlushRuleset(t) })
 			r := newRouter(t)
 			r.requireRoute()
 			switches, routes := switchesOf(t, "brtest"), routesOf(t)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/retry"
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/policy"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
@@ -46,14 +47,14 @@ func TestUpdateOfLostPorts(t *testing.T) {
 		{Publish: a.Ports},
 		{Unpublish: []portmap.Port{tcpPort(8082, 0)}}, // it is not published
 	} {
-		damage(t, "nft flush ruleset")
+		privhost.FlushRuleset(t)
 		require.Empty(t, published(t))
 		s, err := h.Update(t.Context(), a.ID, change)
 		require.NoError(t, err)
 		require.Equal(t, want, published(t))
 		require.Equal(t, before.Revision, s.Revision)
 	}
-	damage(t, "nft flush ruleset")
+	privhost.FlushRuleset(t)
 	_, err = h.Update(t.Context(), a.ID, Change{Publish: []portmap.Port{tcpPort(8081, 80)}})
 	require.NoError(t, err)
 	require.Len(t, published(t), len(want)+1)

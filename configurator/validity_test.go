@@ -7,6 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
+
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
 // TestReadyIsWhatSetupSays: Ready and Networks refuse the configurations that every Setup refuses, for the same
@@ -55,7 +57,7 @@ func TestReadyIsWhatSetupSays(t *testing.T) {
 				if link, err := netlink.LinkByName("brvalid"); err == nil {
 					require.NoError(t, netlink.LinkDel(link))
 				}
-				flushRuleset(t)
+				privhost.FlushRuleset(t)
 			})
 			plugins := strings.ReplaceAll(tt.plugins, "IPAM", `"type":"host-local","dataDir":"`+t.TempDir()+`"`)
 			h.file("net.conflist", `{"cniVersion":"1.0.0","name":"net","plugins":[`+plugins+`]}`)

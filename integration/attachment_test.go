@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/testbed"
 	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/portmap"
@@ -72,7 +73,7 @@ func TestAttach(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "storage", interfaceOf(s, "third").Name)
 
-	testbed.FlushRuleset(t)
+	privhost.FlushRuleset(t)
 	report, err := h.Repair(h.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{a.ID}, report.Repaired)

@@ -73,8 +73,9 @@ func testKilled(t *testing.T, w testbed.Way, main string) {
 	h.streamEvery(time.Millisecond, testbed.At(testhost.Host6.Addr(), 8080))
 	rnd := rand.New(rand.NewPCG(testbed.CampaignSeed(t), 0))
 	found := 0
-	for round := 0; round < times || found == 0 && round < 20*times; round++ { // a slow machine begins late
-		said := h.KillLoop(a, time.Duration(rnd.Int64N(int64(most))))
+	for round := 0; round < times || found == 0 && round < 20*times; round++ {
+		slower := int64(1 + round/times) // until a kill has hit: a machine under load begins late
+		said := h.KillLoop(a, time.Duration(rnd.Int64N(slower*int64(most))))
 		if said == testbed.Acknowledged {
 			require.NoError(t, h.Check(h.Context(), a))
 			testbed.RequireAnswer(t, h.Outside.Path(), "tcp", testbed.HostPort(testhost.Host4, 8080), "killed")

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/testbed"
 	"github.com/allocnet/allocnet/portmap"
 )
@@ -34,7 +35,7 @@ func TestLoopbackIsTheHostsOwn(t *testing.T) {
 				})
 				testbed.SetSysctls(t, a.Netns, map[string]string{"net/ipv4/conf/eth0/route_localnet": "1"})
 				testbed.RequireSilence(t, a.Netns, "tcp", "127.0.0.1:7070")
-				require.NoError(t, testbed.Command("nft", "flush", "ruleset"))
+				privhost.FlushRuleset(t)
 				testbed.RequireSilence(t, a.Netns, "tcp", "127.0.0.1:7070")
 				h.TearDown(a)
 			})

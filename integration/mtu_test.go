@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/testbed"
 	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/portmap"
@@ -92,7 +93,7 @@ func (h *host) requireKept(a configurator.Allocation, status *configurator.Statu
 	require.NoError(h.T, err)
 	require.NoError(h.T, netlink.LinkSetMTU(link, 1300))
 	require.NoError(h.T, h.Check(h.Context(), a))
-	testbed.FlushRuleset(h.T)
+	privhost.FlushRuleset(h.T)
 	report, err := h.Repair(h.Context())
 	require.NoError(h.T, err)
 	require.Equal(h.T, []string{a.ID}, report.Repaired)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/retry"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/testbed"
 	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/portmap"
@@ -137,7 +138,7 @@ func TestRepair(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, report.Healthy, len(allocs))
 
-	require.NoError(t, testbed.Command("nft", "flush", "ruleset"))
+	privhost.FlushRuleset(t)
 	for _, program := range []string{"iptables", "ip6tables"} {
 		require.NoError(t, testbed.Command(program, "-F"))
 		require.NoError(t, testbed.Command(program, "-P", "FORWARD", "DROP"))

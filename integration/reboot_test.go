@@ -19,6 +19,7 @@ import (
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/retry"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/testbed"
 	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/portmap"
@@ -112,7 +113,7 @@ func (h *host) powerOff(allocs ...configurator.Allocation) {
 			}
 		}
 	}
-	testbed.FlushRuleset(h.T)
+	privhost.FlushRuleset(h.T)
 }
 
 // ask runs a process of this boot and returns the IPv4 addresses of its allocations.

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/testbed"
 	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/portmap"
@@ -100,7 +101,7 @@ func TestSuccessor(t *testing.T) {
 				_, err = h.Setup(h.Context(), refused)
 				require.ErrorIs(t, err, portmap.ErrConflict)
 				if w == testbed.Native && i%2 == step%2 {
-					testbed.FlushRuleset(t)
+					privhost.FlushRuleset(t)
 					report, err := h.Repair(h.Context())
 					require.NoError(t, err)
 					require.Len(t, report.Repaired, len(there))
@@ -124,7 +125,7 @@ func TestSuccessorAfterAFlush(t *testing.T) {
 	for _, order := range [][]int{{0, 1}, {1, 0}} {
 		h.SetUp(s.allocs[0])
 		h.SetUp(s.allocs[1])
-		testbed.FlushRuleset(t)
+		privhost.FlushRuleset(t)
 		h.SetUp(s.allocs[2])
 		for _, n := range order {
 			_, err := h.CheckAndRepair(h.Context(), s.allocs[n].ID)
@@ -166,7 +167,7 @@ func TestSuccessorOfOneAddress(t *testing.T) {
 		h.SetUp(one)
 		ask("all", "all")
 		require.NoError(t, h.CheckOnly(h.Context(), one))
-		testbed.FlushRuleset(t)
+		privhost.FlushRuleset(t)
 		_, err := h.Repair(h.Context())
 		require.NoError(t, err)
 		ask("all", "all")
@@ -174,7 +175,7 @@ func TestSuccessorOfOneAddress(t *testing.T) {
 		ask("one", "")
 		h.SetUp(all)
 		ask("one", "all")
-		testbed.FlushRuleset(t)
+		privhost.FlushRuleset(t)
 		_, err = h.Repair(h.Context())
 		require.NoError(t, err)
 		ask("one", "all")

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/testbed"
 	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/portmap"
@@ -55,7 +56,7 @@ func testUpdate(t *testing.T, main string) {
 	require.NoError(t, kept(), "the connection to a port that stays goes on")
 	require.NoError(t, h.CheckOnly(h.Context(), a))
 
-	require.NoError(t, testbed.Command("nft", "flush", "ruleset"))
+	privhost.FlushRuleset(t)
 	_, err = h.Repair(h.Context())
 	require.NoError(t, err)
 	testbed.RequireAnswer(t, outside, "tcp", testbed.HostPort(testhost.Host4, 8082), "eighty-two")

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/testbed"
 	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/portmap"
@@ -59,7 +60,7 @@ func testUpdateBandwidth(t *testing.T, main string) {
 	both := configurator.Bandwidth{IngressRate: 80_000 * kilobit, IngressBurst: 8000 * kilobit, EgressRate: 80_000 * kilobit, EgressBurst: 8000 * kilobit}
 	h.setLimits(a, both)
 	c.echo(500_000)
-	require.NoError(t, testbed.Command("nft", "flush", "ruleset"))
+	privhost.FlushRuleset(t)
 	report, err := h.Repair(h.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{"a"}, report.Repaired)

@@ -21,6 +21,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/skip"
 	"github.com/allocnet/allocnet/internal/testing/testbed"
 	"github.com/allocnet/allocnet/internal/testing/testhost"
@@ -277,7 +278,7 @@ func TestDaemonCnitool(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "cni/runtime", record.Scope)
 		r.ok("check", "runtime", netns)
-		require.NoError(t, exec.Command("nft", "flush", "ruleset").Run())
+		privhost.FlushRuleset(t)
 		r.ok("check", "runtime", netns)
 		testbed.RequireAnswer(t, r.h.Outside.Path(), "tcp", testbed.HostPort(testhost.Host4, 8080), "c1")
 		r.ok("gc", "runtime", netns)

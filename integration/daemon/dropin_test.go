@@ -14,6 +14,7 @@ import (
 	gocni "github.com/containerd/go-cni"
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/programs"
 	"github.com/allocnet/allocnet/internal/testing/testbed"
 	"github.com/allocnet/allocnet/internal/testing/testhost"
@@ -166,7 +167,7 @@ func TestDaemonDropInFlush(t *testing.T) {
 	}
 	flush := func() {
 		t.Helper()
-		testbed.Shell(t, "nft flush ruleset")
+		privhost.FlushRuleset(t)
 		connected()
 	}
 	d := h.startDaemon("")

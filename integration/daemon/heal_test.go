@@ -22,6 +22,7 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/testing/firewalldtest"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/testbed"
 	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/portmap"
@@ -248,7 +249,7 @@ func TestHeal(t *testing.T) {
 // TestHealOff: with the setting off, nothing is repaired.
 func TestHealOff(t *testing.T) {
 	d := newHealingHost(t, strings.Replace(onlyNotified, "heal {", "heal {\n enabled = false", 1), testbed.Chain("bridge", testbed.V4Only, ""))
-	testbed.Shell(t, "nft flush ruleset")
+	privhost.FlushRuleset(t)
 	testbed.RequireSilence(t, d.h.Outside.Path(), "tcp", testbed.At(testhost.Host4.Addr(), 8080))
 	require.ErrorIs(t, d.client().Check(t.Context(), d.allocs[0]), configurator.ErrUnhealthy)
 	report, err := d.client().Repair(t.Context())
@@ -261,7 +262,7 @@ func TestHealOff(t *testing.T) {
 func TestHealDrift(t *testing.T) {
 	d := newHealingHost(t, "repair_on_check = false\nheal {\n enabled = false\n check_interval = \"1s\"\n}", testbed.Chain("bridge", testbed.V4Only, ""))
 	heals := d.heals()
-	testbed.Shell(t, "nft flush ruleset")
+	privhost.FlushRuleset(t)
 	d.awaitHeal(heals, func(h *client.Heal) bool { return h.Cause == "drift" && h.Restored == 1 })
 	d.awaitHealthy()
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/testbed"
 	"github.com/allocnet/allocnet/internal/testing/testhost"
 )
@@ -60,7 +61,7 @@ func TestSuccessor(t *testing.T) {
 	r.ok("add", "runtime", netns["a"], port)
 	r.ok("add", "runtime", netns["b"], port)
 	a, b := r.allocation(netns["a"]), r.allocation(netns["b"])
-	testbed.FlushRuleset(t)
+	privhost.FlushRuleset(t)
 	require.Eventually(t, func() bool {
 		healthy := func(id string) bool { return r.h.CheckOnly(r.h.Context(), configurator.Allocation{ID: id}) == nil }
 		return healthy(a) && healthy(b)

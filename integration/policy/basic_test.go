@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/testbed"
 	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/policy"
@@ -113,7 +114,7 @@ func testPolicyUpdate(t *testing.T, main string) {
 	testbed.RequireSilence(t, client.Netns, "tcp", testbed.At(addr(sd.Address), 81))
 	update("client", configurator.Change{Labels: map[string]*string{"app": new("web")}})
 
-	require.NoError(t, testbed.Command("nft", "flush", "ruleset"))
+	privhost.FlushRuleset(t)
 	_, err := h.Repair(h.Context())
 	require.NoError(t, err)
 	testbed.RequireAnswer(t, client.Netns, "tcp", testbed.At(addr(sd.Address), 81), "db")
@@ -217,7 +218,7 @@ func testPolicyFlood(t *testing.T, main string) {
 	const flushes = 6
 	for i := range flushes {
 		attack(func(a configurator.Allocation) {
-			require.NoError(t, testbed.Command("nft", "flush", "ruleset"))
+			privhost.FlushRuleset(t)
 			if i%len(repairs) != 0 {
 				require.NoError(t, h.repairOne("sink"))
 			}
@@ -263,7 +264,7 @@ func TestPolicyFloodOfAnAllocation(t *testing.T) {
 	sending := flood(t, sender.Netns, "udp4", to)
 	sending.await()
 	for round := range 6 {
-		require.NoError(t, testbed.Command("nft", "flush", "ruleset"))
+		privhost.FlushRuleset(t)
 		switch round % 3 { // a Setup may come before the repair
 		case 1: // with the policy of the sender
 			setUp(fmt.Sprint("same", round), "")

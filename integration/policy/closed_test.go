@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/skip"
 	"github.com/allocnet/allocnet/internal/testing/testbed"
 	"github.com/allocnet/allocnet/internal/testing/testhost"
@@ -82,7 +83,7 @@ func testEmbeddedNetworkIsClosed(t *testing.T, of *policy.Policy) {
 			&flow{name: "from outside", netns: h.Outside.Path(), protocol: "udp", to: netip.AddrPortFrom(host, 8000), want: true})
 	}
 	h.requireFlows(flows)
-	require.NoError(t, testbed.Command("nft", "flush", "ruleset"))
+	privhost.FlushRuleset(t)
 	_, err := h.Repair(h.Context())
 	require.NoError(t, err)
 	for _, f := range flows {

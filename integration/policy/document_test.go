@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/testbed"
 	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/policy"
@@ -120,7 +121,7 @@ func TestManyNamespaces(t *testing.T) {
 	}
 	require.NoError(t, p.CheckOnly(p.Context(), db))
 	reaches(true)
-	require.NoError(t, testbed.Command("nft", "flush", "ruleset"))
+	privhost.FlushRuleset(t)
 	_, err := p.Repair(p.Context())
 	require.NoError(t, err)
 	require.NoError(t, p.CheckOnly(p.Context(), db))

@@ -218,8 +218,9 @@ func testPolicyLifeKilled(t *testing.T, main, id string) {
 	if testing.Short() {
 		rounds = 5
 	}
-	for round := 0; round < rounds || removed == 0 && round < 4*rounds; round++ {
-		h.KillLoop(configurator.Allocation{ID: id}, time.Duration(rnd.Int64N(int64(80*time.Millisecond))))
+	for round := 0; round < rounds || removed == 0 && round < 20*rounds; round++ {
+		slower := int64(1 + round/rounds) // until a kill has hit: a machine under load begins late
+		h.KillLoop(configurator.Allocation{ID: id}, time.Duration(rnd.Int64N(slower*int64(80*time.Millisecond))))
 		report, err := h.Recover(h.Context())
 		require.NoError(t, err)
 		removed += len(report.Removed)

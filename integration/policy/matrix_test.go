@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/testbed"
 	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/policy"
@@ -25,7 +26,7 @@ func TestPolicyMatrix(t *testing.T) {
 		m.require("before the first packet", 80)
 		m.update(81)
 		m.require("after an update", 81)
-		require.NoError(t, testbed.Command("nft", "flush", "ruleset"))
+		privhost.FlushRuleset(t)
 		_, err := m.Repair(m.Context())
 		require.NoError(t, err)
 		m.require("after a flush and a repair", 81)

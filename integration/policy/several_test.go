@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/testbed"
 	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/policy"
@@ -103,7 +104,7 @@ func testSeveral(t *testing.T, order [2]string, attach bool) {
 	}
 	requireIsolated()
 	require.NoError(t, h.CheckOnly(h.Context(), x))
-	testbed.FlushRuleset(t)
+	privhost.FlushRuleset(t)
 	_, err := h.Repair(h.Context())
 	require.NoError(t, err)
 	requireIsolated()

@@ -216,7 +216,7 @@ func portTable(t testing.TB) string { return run(t, "nft", "list", "table", "bri
 func TestGuardFromTheFirstFrame(t *testing.T) {
 	h := newTestHost(t)
 	privhost.Require(t, "nft")
-	run(t, "nft", "flush", "ruleset")
+	privhost.FlushRuleset(t)
 	for _, guarded := range []bool{true, false} {
 		t.Run(fmt.Sprint("guarded ", guarded), func(t *testing.T) {
 			h.t = t
@@ -345,7 +345,7 @@ func TestDisconnectedLink(t *testing.T) {
 func TestGuardAfterFlush(t *testing.T) {
 	h := newTestHost(t)
 	privhost.Require(t, "nft")
-	run(t, "nft", "flush", "ruleset")
+	privhost.FlushRuleset(t)
 	h.Engine = native.New(hclog.NewNullLogger(), h.dir+"/state").LongLived(true)
 	defer func() { require.NoError(t, h.Close()) }()
 	conf := h.bridged("br0", "10.77.0.0/24")
@@ -385,7 +385,7 @@ func TestGuardAfterFlush(t *testing.T) {
 	defer func() { require.NoError(t, second.Close()) }()
 	_, err := second.Restore(t.Context(), all)
 	require.NoError(t, err)
-	run(t, "nft", "flush", "ruleset")
+	privhost.FlushRuleset(t)
 	require.False(t, exchange("second"))
 	for _, one := range all {
 		require.NoError(t, second.Del(t.Context(), one))
@@ -396,7 +396,7 @@ func TestGuardAfterFlush(t *testing.T) {
 func TestMarkOfHeldGuard(t *testing.T) {
 	h := newTestHost(t)
 	privhost.Require(t, "nft")
-	run(t, "nft", "flush", "ruleset")
+	privhost.FlushRuleset(t)
 	h.Engine = native.New(hclog.NewNullLogger(), h.dir+"/state").LongLived(true)
 	defer func() { require.NoError(t, h.Close()) }()
 	r := h.request(network(t, "net", "1.0.0", nil, h.bridged("br0", "10.77.0.0/24")))
@@ -424,7 +424,7 @@ func TestMarkOfHeldGuard(t *testing.T) {
 func TestGuardOfSeveralNetworks(t *testing.T) {
 	h := newTestHost(t)
 	privhost.Require(t, "nft")
-	run(t, "nft", "flush", "ruleset")
+	privhost.FlushRuleset(t)
 	first, second := network(t, "first", "1.0.0", nil, h.bridged("br0", "10.77.0.0/24")), network(t, "second", "1.0.0", nil, h.bridged("br1", "10.78.0.0/24"))
 	routed := network(t, "routed", "1.0.0", nil, object{"type": "ptp", "ipam": object{"type": "host-local", "subnet": "10.79.0.0/24", "dataDir": h.dir + "/leases"}})
 	r := h.request(first, second, routed)
@@ -493,7 +493,7 @@ func announce(t testing.TB, netns, name string, address netip.Addr, text string)
 func TestGuardOfOverlappingNetworks(t *testing.T) {
 	h := newTestHost(t)
 	privhost.Require(t, "nft")
-	run(t, "nft", "flush", "ruleset")
+	privhost.FlushRuleset(t)
 	first := network(t, "first", "1.0.0", nil, h.bridged("br0", "10.77.0.0/24"))
 	neighbour := h.another("neighbour", h.request(first))
 	h.add(neighbour)
@@ -529,7 +529,7 @@ func TestGuardOfOverlappingNetworks(t *testing.T) {
 func TestDelBesideAnUnusableConfiguration(t *testing.T) {
 	h := newTestHost(t)
 	privhost.Require(t, "nft")
-	run(t, "nft", "flush", "ruleset")
+	privhost.FlushRuleset(t)
 	n := network(t, "first", "1.0.0", nil, h.bridged("br0", "10.77.0.0/24"))
 	stays, gone := h.request(n), h.request(n)
 	gone.Attachments[0].IfName = "eth1"
@@ -550,7 +550,7 @@ func TestDelBesideAnUnusableConfiguration(t *testing.T) {
 func TestGuardOfLaterPlugins(t *testing.T) {
 	h := newTestHost(t)
 	privhost.Require(t, "nft")
-	run(t, "nft", "flush", "ruleset")
+	privhost.FlushRuleset(t)
 	more := func(r string) map[string]fakeplugin.Behaviour {
 		return map[string]fakeplugin.Behaviour{"ADD": {Result: []byte(r)}}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
 func announced(to string, table uint32, link int) Route {
@@ -27,7 +28,7 @@ func TestAnnounced(t *testing.T) {
 	require.NoError(t, r.Add(t.Context(), a))
 	require.NoError(t, r.Add(t.Context(), b))
 	listed := nft(t, "list", "ruleset")
-	nft(t, "flush", "ruleset")
+	privhost.FlushRuleset(t)
 	load(t, listed)
 	require.NoError(t, r.Check(t.Context(), a))
 	require.NoError(t, r.Check(t.Context(), b))

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
 // exemptions returns elements with exemptions, which are given as "FROM TO".
@@ -40,7 +42,7 @@ func TestNestedExemptions(t *testing.T) {
 				}
 			}
 			require.NoError(t, r.Check(t.Context(), exemptions(order...)))
-			nft(t, "flush", "ruleset")
+			privhost.FlushRuleset(t)
 			require.NoError(t, r.Add(t.Context(), exemptions(order...)))
 			require.NoError(t, r.Check(t.Context(), exemptions(order...)))
 			family, _, _ := strings.Cut(strings.TrimPrefix(nft(t, "list", "tables"), "table "), " ")

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 func open(t testing.TB) *Ruleset {
 	t.Helper()
 	privhost.Require(t, "nft")
-	nft(t, "flush", "ruleset")
+	privhost.FlushRuleset(t)
 	return openAnother(t)
 }
 

@@ -349,7 +349,7 @@ func TestLocalOnly(t *testing.T) {
 	require.ErrorIs(t, n.CheckGuard(t.Context(), IPv4), ErrMissing)
 	require.NoError(t, n.Repair(t.Context()))
 	require.NoError(t, n.CheckGuard(t.Context(), IPv4))
-	nft(t, "flush", "ruleset")
+	privhost.FlushRuleset(t)
 	require.NoError(t, n.Repair(t.Context()))
 	require.NoError(t, n.Guard(t.Context(), IPv4))
 	require.NoError(t, n.CheckGuard(t.Context(), IPv4))
@@ -374,11 +374,11 @@ func TestHeldGuard(t *testing.T) {
 		require.NoError(t, first.HoldGuard(t.Context(), IPv4))
 		require.NoError(t, n.HoldGuard(t.Context(), IPv4), "another connection's serves")
 	}
-	nft(t, "flush", "ruleset")
+	privhost.FlushRuleset(t)
 	n.wantSilence(n.a, loopback, 7070)
 	require.NoError(t, first.Close())
 	require.NoError(t, n.HoldGuard(t.Context(), IPv4))
-	nft(t, "flush", "ruleset")
+	privhost.FlushRuleset(t)
 	n.wantSilence(n.a, loopback, 7070)
 	n.wantAnswer("host sees 127.0.0.1", nil, loopback, 7070)
 }
@@ -389,7 +389,7 @@ func TestHeldGuardThatNobodyHolds(t *testing.T) {
 	r := open(t)
 	nft(t, "add", "table", "ip", names.HeldGuardTable)
 	require.NoError(t, r.HoldGuard(t.Context(), IPv4))
-	nft(t, "flush", "ruleset")
+	privhost.FlushRuleset(t)
 	require.Contains(t, nft(t, "list", "table", "ip", names.HeldGuardTable), "chain local_only")
 
 	another := openAnother(t)
@@ -417,7 +417,7 @@ func TestHoldRefused(t *testing.T) {
 			guard, _ := tableNamed(names.HeldGuardTable, unix.NFPROTO_IPV4)
 			guard.flags = test.flags
 			guard.chains = onceChains(guard, func() []chain { return []chain{newChain("some", hook{}, test.rules...)} })
-			nft(t, "flush", "ruleset")
+			privhost.FlushRuleset(t)
 			r := open(t) // the table that it has ends with it
 			is, err := r.hold(t.Context(), guard)
 			require.ErrorIs(t, err, test.err)

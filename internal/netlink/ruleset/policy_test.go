@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/skip"
 	"github.com/allocnet/allocnet/policy"
 )
@@ -103,7 +104,7 @@ func TestPolicyGolden(t *testing.T) {
 
 	t.Run("nft loads it", func(t *testing.T) {
 		skip.Unless(t, nftLoadsProtocols(t), "the kernel refuses what nft makes of a protocol behind an address")
-		nft(t, "flush", "ruleset")
+		privhost.FlushRuleset(t)
 		nft(t, "-f", golden)
 		require.Equal(t, listed, nft(t, "list", "ruleset"))
 		require.NoError(t, r.Check(t.Context(), e))
@@ -143,7 +144,7 @@ func TestPolicyIsIdempotent(t *testing.T) {
 // the first on a host, is restored, and is removed.
 func TestLargePolicy(t *testing.T) {
 	r := open(t)
-	nft(t, "flush", "ruleset")
+	privhost.FlushRuleset(t)
 	p := examplePolicy()
 	p.Egress, p.Selections = []Stage{{Deny: true}}, nil
 	for i := range 5000 {
@@ -242,7 +243,7 @@ func TestDisjoint(t *testing.T) {
 func TestPolicyOfOneFamily(t *testing.T) {
 	for family, other := range map[string]string{PolicyIPv4: "ip6", PolicyIPv6: "ip"} {
 		r := open(t)
-		nft(t, "flush", "ruleset")
+		privhost.FlushRuleset(t)
 		p := examplePolicy()
 		p.Family = family
 		require.NoError(t, r.AddPolicy(t.Context(), p))
@@ -316,7 +317,7 @@ func TestPolicyIsRepaired(t *testing.T) {
 		{"flush", "ruleset"},
 	} {
 		r := open(t)
-		nft(t, "flush", "ruleset")
+		privhost.FlushRuleset(t)
 		p := examplePolicy()
 		require.NoError(t, r.AddPolicy(t.Context(), p))
 		before := nft(t, "list", "ruleset")
@@ -332,7 +333,7 @@ func TestPolicyIsRepaired(t *testing.T) {
 // in which no rule uses it. A member of both families could not join.
 func TestSelectionIsRepaired(t *testing.T) {
 	r := open(t)
-	nft(t, "flush", "ruleset")
+	privhost.FlushRuleset(t)
 	p, m := examplePolicy(), peerMember("other", "10.1.2.8", "fd00::8")
 	p.Family, p.Selections[0].Members = PolicyIPv4, nil
 	require.NoError(t, r.AddPolicy(t.Context(), p))
@@ -363,7 +364,7 @@ func TestPolicedPortIsMissing(t *testing.T) {
 // which an older version has made, gets them with the next policy.
 func TestConstantSets(t *testing.T) {
 	r := open(t)
-	nft(t, "flush", "ruleset")
+	privhost.FlushRuleset(t)
 	first, second := examplePolicy(), examplePolicy()
 	second.ID, second.Group, second.Egress = "another", second.Group+1, []Stage{{Rules: []PolicyRule{
 		{Name: "no prefixes of the table", Deny: true, Peer: Peer{Prefixes: prefixes("10.9.9.1/32", "10.9.9.2/32")}},
@@ -390,7 +391,7 @@ func TestConstantSets(t *testing.T) {
 func TestOrphansOfOneFamily(t *testing.T) {
 	for _, deleted := range []string{"ip", "ip6"} {
 		r := open(t)
-		nft(t, "flush", "ruleset")
+		privhost.FlushRuleset(t)
 		require.NoError(t, r.AddPolicy(t.Context(), examplePolicy()))
 		nft(t, "delete", "table", deleted, names.PolicyTable)
 		found, err := r.HasPolicies(t.Context())
@@ -399,7 +400,7 @@ func TestOrphansOfOneFamily(t *testing.T) {
 		require.NoError(t, r.DelOrphans(t.Context(), examplePolicy().Instance, KnownPolicies{InUse: unusedGroup}))
 		require.NotContains(t, nft(t, "list", "ruleset"), "policy_0123456789abcdef")
 	}
-	nft(t, "flush", "ruleset")
+	privhost.FlushRuleset(t)
 	found, err := openAnother(t).HasPolicies(t.Context())
 	require.NoError(t, err)
 	require.False(t, found)
@@ -412,7 +413,7 @@ func unusedGroup(uint32) (bool, error) { return false, nil }
 // leads to it, without an error.
 func TestOrphanWithAnAttachment(t *testing.T) {
 	r := open(t)
-	nft(t, "flush", "ruleset")
+	privhost.FlushRuleset(t)
 	p := examplePolicy()
 	require.NoError(t, r.AddPolicy(t.Context(), p))
 	e := policedElements("x", p, "10.1.2.3", "fd00::3")
@@ -439,7 +440,7 @@ func TestOrphanWithAnAttachment(t *testing.T) {
 // them, because its policies have rules in one family only, or for no packet.
 func TestOrphansOfAnotherInstance(t *testing.T) {
 	r := open(t)
-	nft(t, "flush", "ruleset")
+	privhost.FlushRuleset(t)
 	p, m := examplePolicy(), peerMember("other", "10.1.2.8", "fd00::8")
 	p.Instance, p.Family = "one", PolicyIPv4
 	p.Egress = []Stage{{Deny: true, Rules: []PolicyRule{{Peer: Peer{Selection: "bb"}, Services: Services{{Protocol: unix.IPPROTO_ICMPV6}}}}}}
@@ -461,7 +462,7 @@ func TestOrphansOfAnotherInstance(t *testing.T) {
 // is missing, nothing is added.
 func TestPresentSelection(t *testing.T) {
 	r := open(t)
-	nft(t, "flush", "ruleset")
+	privhost.FlushRuleset(t)
 	first, second := examplePolicy(), examplePolicy()
 	second.ID, second.Group = "another", second.Group+1
 	second.Selections = []Selection{{Name: "aa", Present: true}}
@@ -480,7 +481,7 @@ func TestPresentSelection(t *testing.T) {
 // one.
 func TestNewPolicyThatExists(t *testing.T) {
 	r := open(t)
-	nft(t, "flush", "ruleset")
+	privhost.FlushRuleset(t)
 	p, other := examplePolicy(), examplePolicy()
 	p.New, other.New, other.ID = true, true, "another"
 	require.NoError(t, r.AddPolicy(t.Context(), p))
@@ -502,7 +503,7 @@ func TestNewPolicyThatExists(t *testing.T) {
 // does not refer to another selection, which exists.
 func TestPresentSelectionIsMissing(t *testing.T) {
 	r := open(t)
-	nft(t, "flush", "ruleset")
+	privhost.FlushRuleset(t)
 	first, second := examplePolicy(), examplePolicy()
 	require.NoError(t, r.AddPolicy(t.Context(), first))
 	second.ID, second.Group = "another", second.Group+1

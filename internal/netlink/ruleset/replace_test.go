@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
 // TestReplace: elements change from one state to another and back, whatever of them exists.
@@ -39,7 +41,7 @@ func TestReplace(t *testing.T) {
 	require.NoError(t, r.Check(t.Context(), before), "nothing has changed")
 	require.NoError(t, r.Del(t.Context(), other))
 
-	nft(t, "flush", "ruleset")
+	privhost.FlushRuleset(t)
 	require.NoError(t, r.Replace(t.Context(), before, after))
 	require.NoError(t, r.Check(t.Context(), after))
 	require.NoError(t, r.Replace(t.Context(), after, none))

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/netlink/sock"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
 // examples returns the elements of n allocations.
@@ -131,7 +132,7 @@ func TestRestoreSharedPorts(t *testing.T) {
 	done, err := r.Restore(t.Context(), list)
 	require.NoError(t, err)
 	require.Equal(t, &Restored{Unsettled: []int{1}}, done)
-	nft(t, "flush", "ruleset")
+	privhost.FlushRuleset(t)
 	done, err = r.Restore(t.Context(), list)
 	require.NoError(t, err)
 	require.Equal(t, []int{1}, done.Unsettled)
@@ -153,7 +154,7 @@ func TestRestoreNestedNetworks(t *testing.T) {
 		for _, e := range list {
 			require.NoError(t, r.Check(t.Context(), e))
 		}
-		nft(t, "flush", "ruleset")
+		privhost.FlushRuleset(t)
 	}
 }
 

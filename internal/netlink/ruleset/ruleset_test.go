@@ -29,7 +29,7 @@ func TestGolden(t *testing.T) {
 	require.Equal(t, string(want), listed)
 
 	// nft accepts its own listing, and a host that restores it has all rules.
-	nft(t, "flush", "ruleset")
+	privhost.FlushRuleset(t)
 	nft(t, "-f", golden)
 	require.Equal(t, listed, nft(t, "list", "ruleset"))
 	require.NoError(t, r.Check(t.Context(), everything()))
@@ -209,7 +209,7 @@ func TestNestedNetworks(t *testing.T) {
 				require.NoError(t, r.Add(t.Context(), e))
 				require.NoError(t, r.Check(t.Context(), e))
 			}
-			nft(t, "flush", "ruleset")
+			privhost.FlushRuleset(t)
 			require.NoError(t, r.Add(t.Context(), &together))
 			require.NoError(t, r.Check(t.Context(), &together))
 		})
@@ -257,7 +257,7 @@ func TestAddressOfAnUnknownNetwork(t *testing.T) {
 	r := open(t)
 	require.NoError(t, r.Add(t.Context(), &Elements{Owner: owner("large"), Masquerade: []netip.Prefix{netip.MustParsePrefix("10.0.0.5/8")}}))
 	saved := nft(t, "list", "ruleset")
-	nft(t, "flush", "ruleset")
+	privhost.FlushRuleset(t)
 	file := filepath.Join(t.TempDir(), "saved.nft")
 	require.NoError(t, os.WriteFile(file, []byte(saved), 0o600))
 	nft(t, "-f", file)
@@ -352,7 +352,7 @@ func TestOwned(t *testing.T) {
 	require.NoError(t, r.Check(t.Context(), example(7)))
 	require.Equal(t, 10, countElements(t))
 	require.Contains(t, nft(t, "list set ip allocnet open"), "10.1.2.9", "nobody's element stays")
-	nft(t, "flush", "ruleset")
+	privhost.FlushRuleset(t)
 	require.NoError(t, r.DelOwned(t.Context(), ours))
 }
 

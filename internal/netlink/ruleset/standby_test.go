@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
 // attachment returns the elements of an attachment of container c, with two
@@ -114,7 +115,7 @@ func TestSharedRepair(t *testing.T) {
 			require.NoError(t, r.Add(t.Context(), attachment(i)))
 		}
 		if set == "" {
-			nft(t, "flush", "ruleset")
+			privhost.FlushRuleset(t)
 		} else {
 			nft(t, "flush", "map", "ip", "allocnet", set)
 			require.ErrorIs(t, r.Check(t.Context(), attachment(1)), ErrMissing)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/sock"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/skip"
 )
 
@@ -67,7 +68,7 @@ func lines(s string) []string { return strings.Split(s, "\n") }
 func TestFlushRuleset(t *testing.T) {
 	r := open(t)
 	require.NoError(t, r.Add(t.Context(), everything()))
-	nft(t, "flush", "ruleset")
+	privhost.FlushRuleset(t)
 	e := example(1, "ip")
 	err := r.Check(t.Context(), e)
 	require.ErrorIs(t, err, ErrMissing)
@@ -97,7 +98,7 @@ func TestBridgeGuardBeforePolicies(t *testing.T) {
 			return err
 		},
 	} {
-		nft(t, "flush", "ruleset")
+		privhost.FlushRuleset(t)
 		require.NoError(t, act(), name)
 		const order = "table bridge allocnet\ntable ip allocnet_policy\ntable ip6 allocnet_policy\n"
 		require.Equal(t, order, nft(t, "list", "tables"), name)
@@ -129,7 +130,7 @@ func TestConcurrentAdds(t *testing.T) {
 	const n = 32
 	for round := range 3 {
 		if round > 0 {
-			nft(t, "flush", "ruleset")
+			privhost.FlushRuleset(t)
 		}
 		var wg sync.WaitGroup
 		errs := make([]error, n)
@@ -252,7 +253,7 @@ func TestTableIsCompletedOnce(t *testing.T) {
 	r := open(t)
 	all := []*Ruleset{r, openAnother(t), openAnother(t), openAnother(t)}
 	for range 20 {
-		nft(t, "flush", "ruleset")
+		privhost.FlushRuleset(t)
 		require.NoError(t, r.EnsurePolicies(t.Context())) // makes the table without its chains
 		errs := make([]error, len(all))
 		var group sync.WaitGroup

@@ -30,7 +30,7 @@ func newRoutedHost(t *testing.T, sysctls map[string]string) *runner {
 	privhost.Require(t, "ip6tables", "nft")
 	require.NoError(t, os.RemoveAll("/var/lib/cni/networks"))
 	t.Cleanup(func() { os.RemoveAll("/var/lib/cni/networks") })
-	output(t, "nft", "flush", "ruleset")
+	privhost.FlushRuleset(t)
 	for name, value := range sysctls {
 		file := "/proc/sys/net/" + name
 		before, err := os.ReadFile(file)

@@ -68,7 +68,7 @@ func newGuardTestOn(t *testing.T, conf object) (*guardTest, attachment, object) 
 	privhost.Require(t, "nft")
 	require.NoError(t, os.RemoveAll("/var/lib/cni/networks"))
 	removeBridge(t)
-	output(t, "nft", "flush", "ruleset")
+	privhost.FlushRuleset(t)
 	t.Cleanup(func() { os.RemoveAll("/var/lib/cni/networks"); removeBridge(t) })
 	g := &guardTest{t: t, native: native}
 	a := sandboxed(t, "neighbour")

@@ -16,6 +16,7 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/plugins/builtin"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
 // asDropIn makes the test run the plugins as the binaries do, with a Host of its own for each call. It returns
@@ -58,7 +59,7 @@ func TestDropInAfterFlush(t *testing.T) {
 			require.NoError(t, g.run("CHECK", a, conf, result))
 			require.Empty(t, log.String(), "nothing was lost yet")
 
-			output(t, "nft", "flush", "ruleset")
+			privhost.FlushRuleset(t)
 			other := with(conf, "bridge", bridge)
 			if bridge != "br0" {
 				other["name"], other["ipam"] = "other", hostLocal("10.8.0.0/24", "fd00:8::/64")
@@ -95,7 +96,7 @@ func TestDropInAfterFlush(t *testing.T) {
 func TestRecordedAfterFlush(t *testing.T) {
 	g, conf := newGuardTest(t), guardedBridge()
 	a, result, _ := g.add("recorded", conf)
-	output(t, "nft", "flush", "ruleset")
+	privhost.FlushRuleset(t)
 	log := g.asDropIn()
 	b := sandboxed(t, "dropped")
 	dropped := g.native.add(b, conf)

@@ -38,7 +38,7 @@ func TestFragments(t *testing.T) {
 			privhost.Require(t, "nft")
 			require.NoError(t, os.RemoveAll("/var/lib/cni/networks"))
 			removeBridge(t)
-			output(t, "nft", "flush", "ruleset")
+			privhost.FlushRuleset(t)
 			t.Cleanup(func() { os.RemoveAll("/var/lib/cni/networks"); removeBridge(t) })
 			host := listener(t)
 			sendAll := func(a attachment, passes bool) {

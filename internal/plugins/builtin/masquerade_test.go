@@ -19,7 +19,7 @@ func forgetMasquerading(t *testing.T) {
 	t.Helper()
 	removeBridge(t)
 	require.NoError(t, os.RemoveAll(masqueradedLeases))
-	output(t, "nft", "flush", "ruleset")
+	privhost.FlushRuleset(t)
 }
 
 // TestMasqueradeLayouts masquerades with a named backend. The rules are those
@@ -152,7 +152,7 @@ func TestMasqueradeCollected(t *testing.T) {
 	privhost.Require(t, "nft")
 	conf := with(masqueraded("nftables"), "cniVersion", "1.1.0")
 	removeBridge(t)
-	output(t, "nft", "flush", "ruleset")
+	privhost.FlushRuleset(t)
 	stays, theirs, ours := sandboxed(t, "collect-stays"), sandboxed(t, "collect-theirs"), sandboxed(t, "collect-ours")
 	reference.add(theirs, conf)
 	native.add(ours, conf)

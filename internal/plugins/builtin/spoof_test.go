@@ -41,7 +41,7 @@ func TestSpoofCheckLayout(t *testing.T) {
 		reference.t, native.t = t, t
 		removeBridge(t)
 		require.NoError(t, os.RemoveAll("/var/lib/cni/networks"))
-		output(t, "nft", "flush", "ruleset")
+		privhost.FlushRuleset(t)
 		result := one.add(a, conf)
 		with = spoofRules(t)
 		awaitCarrier(t, a, conf)
@@ -160,7 +160,7 @@ func TestSpoofCheckCheck(t *testing.T) {
 	native.t = t
 	privhost.Require(t, "nft")
 	defer os.RemoveAll("/var/lib/cni/networks")
-	output(t, "nft", "flush", "ruleset") // what another test has left, as the first change does
+	privhost.FlushRuleset(t) // what another test has left, as the first change does
 	conf := spoofChecked()
 	a := sandboxed(t, "checked")
 	conf = withResult(t, conf, native.add(a, conf))

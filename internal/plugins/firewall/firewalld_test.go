@@ -13,6 +13,7 @@ import (
 	"github.com/allocnet/allocnet/internal/firewalld"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/testing/firewalldtest"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/skip"
 )
 
@@ -149,7 +150,7 @@ func TestFirewalldFlushed(t *testing.T) {
 	bus, f := h.besideFirewalld(t, "nftables")
 	one := conf("", "10.1.0.2/24")
 	h.add("a", one)
-	h.run("nft", "flush", "ruleset")
+	privhost.FlushRuleset(h.T)
 	require.Error(t, h.check("a", one))
 	h.del("a", one)
 	f.End()

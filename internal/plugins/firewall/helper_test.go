@@ -34,14 +34,14 @@ type host struct {
 func newHost(t *testing.T) *host {
 	privhost.Require(t, "iptables", "ip6tables", "nft")
 	h := &host{T: t, sandboxes: map[string]*sandbox.Sandbox{}, Host: sdk.Host{Log: hclog.NewNullLogger(), Accept: iptables.NewAcceptRule()}}
-	h.run("nft", "flush", "ruleset")
+	privhost.FlushRuleset(h.T)
 	var err error
 	h.Rules, err = ruleset.Open()
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, h.Rules.Close())
 		require.NoError(t, h.Accept.Close())
-		h.run("nft", "flush", "ruleset")
+		privhost.FlushRuleset(h.T)
 	})
 	return h
 }

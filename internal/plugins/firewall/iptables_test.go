@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/skip"
 )
 
@@ -43,7 +44,7 @@ func TestReferenceLayout(t *testing.T) {
 			afterOurs := h.rules()
 			require.NotContains(t, afterOurs, "-s 10.1.0.2/32")
 			require.NotContains(t, afterOurs, "-s fd00::2/128")
-			h.run("nft", "flush", "ruleset")
+			privhost.FlushRuleset(h.T)
 
 			h.add("c1", conf)
 			require.Equal(t, theirs, h.rules())
@@ -96,7 +97,7 @@ func TestCheckMissesEachRule(t *testing.T) {
 		require.ErrorContains(t, h.check("c1", conf), "iptables rule is missing: "+strings.Fields(line)[1], line)
 		require.NoError(t, h.del1("c1", conf))
 	}
-	h.run("nft", "flush", "ruleset")
+	privhost.FlushRuleset(h.T)
 	err := h.check("c1", conf)
 	require.ErrorContains(t, err, "iptables rule is missing: CNI-FORWARD")
 	require.NotContains(t, err.Error(), "running", "iptables complains of a missing chain")

@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -247,7 +248,7 @@ func TestForeignMark(t *testing.T) {
 			h.requireReach(false, b, outside, "no allocation is left")
 			h.requireReach(false, outside, a, "no allocation is left")
 			if variant == "legacy" {
-				h.run("nft", "flush", "ruleset")
+				privhost.FlushRuleset(h.T)
 				mark()
 				h.requireReach(false, b, outside, "no table of ours is left")
 				h.requireReach(false, a, outside, "no table of ours is left")

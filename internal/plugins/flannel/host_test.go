@@ -73,7 +73,7 @@ func (h *testHost) clear() {
 	if link, err := netlink.LinkByName("cni0"); err == nil {
 		require.NoError(h, netlink.LinkDel(link))
 	}
-	h.output("nft", "flush", "ruleset")
+	privhost.FlushRuleset(h.T)
 	require.NoError(h, os.RemoveAll("/var/lib/cni/networks"))
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/skip"
 )
 
@@ -94,7 +95,7 @@ func TestReferenceLayouts(t *testing.T) {
 // clear restores the initial rules, which include a foreign chain.
 func (h *testHost) clear() {
 	h.t.Helper()
-	h.run("nft", "flush", "ruleset")
+	privhost.FlushRuleset(h.t)
 	for _, program := range []string{"iptables", "ip6tables"} {
 		h.run(program, "-t", "nat", "-N", "MARK-ME")
 	}

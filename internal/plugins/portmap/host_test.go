@@ -67,7 +67,7 @@ func newTestHost(t testing.TB) *testHost {
 	t.Cleanup(func() { require.NoError(t, native.Close()) })
 	h.native = native.Answer
 
-	h.run("nft", "flush", "ruleset")
+	privhost.FlushRuleset(h.t)
 	require.NoError(t, netlink.ConntrackTableFlush(netlink.ConntrackTable))
 	for path, value := range map[string]string{
 		"ipv4/ip_forward": "1", "ipv6/conf/all/forwarding": "1",

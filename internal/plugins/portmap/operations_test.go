@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
 func TestResultPassesThrough(t *testing.T) {
@@ -48,7 +49,7 @@ func TestNativeCheck(t *testing.T) {
 	_, err := two.with(ports("8080->80/tcp", "8081->80/udp")).call(h.native, "CHECK")
 	require.ErrorIs(t, err, ruleset.ErrMissing)
 	two.do("CHECK")
-	h.run("nft", "flush", "ruleset")
+	privhost.FlushRuleset(h.t)
 	_, err = two.call(h.native, "CHECK")
 	require.ErrorIs(t, err, ruleset.ErrMissing)
 	two.do("REPAIR")

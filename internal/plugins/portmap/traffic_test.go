@@ -14,6 +14,7 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/conntrack"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/skip"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -394,7 +395,7 @@ func TestLoopbackIsTheHostsOwn(t *testing.T) {
 			two.do("CHECK")
 			requireSilence()
 			require.Equal(t, "two saw 10.9.0.1", ask(t, nil, "tcp", "127.0.0.1:8080"))
-			h.run("nft", "flush", "ruleset")
+			privhost.FlushRuleset(h.t)
 			requireSilence()
 			_, err = two.call(h.native, "CHECK")
 			require.Error(t, err)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
@@ -29,7 +28,7 @@ type lostPorts struct {
 
 func newLostPorts(t *testing.T) *lostPorts {
 	privhost.Require(t, "nft")
-	require.NoError(t, exec.Command("nft", "flush", "ruleset").Run())
+	privhost.FlushRuleset(t)
 	host, err := OpenHost(hclog.NewNullLogger())
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, host.Close()) })

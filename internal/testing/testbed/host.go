@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
-	"github.com/google/nftables"
 	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
@@ -94,19 +93,10 @@ func (h *Host) requireUnchanged(before hostsnap.Snapshot) {
 // Fresh restores the private host to its state before any network was used.
 func Fresh(t testing.TB) {
 	t.Helper()
-	FlushRuleset(t)
+	privhost.FlushRuleset(t)
 	for _, dir := range []string{configurator.DefaultStateDir, "/var/lib/cni/networks", "/var/lib/cni/results"} {
 		require.NoError(t, os.RemoveAll(dir))
 	}
-}
-
-// FlushRuleset runs "nft flush ruleset".
-func FlushRuleset(t testing.TB) {
-	t.Helper()
-	c, err := nftables.New()
-	require.NoError(t, err)
-	c.FlushRuleset()
-	require.NoError(t, c.Flush())
 }
 
 // Alloc returns an allocation with its own namespace. In a test with pools, the
