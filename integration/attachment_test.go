@@ -136,15 +136,20 @@ func TestDefaultRouteStays(t *testing.T) {
 			}
 			requireOpen()
 			for _, network := range []string{"routed", "bridged"} {
-				_, err := h.Attach(h.Context(), a.ID, network, configurator.AttachOptions{})
+				s, err := h.Attach(h.Context(), a.ID, network, configurator.AttachOptions{})
 				require.NoError(t, err)
 				requireOpen()
+				attached := interfaceOf(s, network)
+				for _, one := range attached.Addresses {
+					requireAnswersOver(t, a.Netns, attached.Name, netip.MustParsePrefix(one.Address).Addr())
+				}
 			}
 			for _, name := range []string{"eth1", "eth2"} {
 				_, err := h.Detach(h.Context(), a.ID, name, "")
 				require.NoError(t, err)
 				requireOpen()
 			}
+			require.Len(t, sourceRules(t, a.Netns), map[string]int{"ptp": 2}[main], "those for the priorities of the first network")
 			h.TearDown(a)
 
 			a.Networks = []string{"front", "bridged", "routed"}

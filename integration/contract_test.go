@@ -96,6 +96,7 @@ var withoutPools = map[string]string{
 	"TestDelFails":                     byBinaries,
 	"TestReferenceConflists":           "checks the files; TestMatrix has their chains",
 	"TestDelOfDropInsFails":            byBinaries,
+	"TestSecondDefaultRoute":           "several networks, plugin binaries, and allocations that share a namespace; TestDefaultRouteStays attaches to one from a pool",
 }
 
 // TestContract runs the tests once more, with allocations from pools.

@@ -138,7 +138,8 @@ func newHost(t *testing.T, c cell) *host {
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(h.conf, "net.conflist"), data, 0o600))
 	more := `{"cniVersion": "1.1.0", "name": "` + moreNetwork + `", "plugins": [
-		{"type": "ptp", "ipMasq": true, "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.96.0.0/24"}], [{"subnet": "fd00:96::/64"}]]}},
+		{"type": "ptp", "ipMasq": true, "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.96.0.0/24"}], [{"subnet": "fd00:96::/64"}]],
+			"routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]}},
 		{"type": "firewall"}, {"type": "policy", "capabilities": {"policy": true}}]}`
 	require.NoError(t, os.WriteFile(filepath.Join(h.conf, moreNetwork+".conflist"), []byte(more), 0o600))
 	h.restart()

@@ -1,6 +1,7 @@
 package crash
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/stretchr/testify/require"
@@ -178,7 +179,10 @@ func (h *host) requireWholeAttachment() {
 	require.NoError(h.t, s.Do(func() error {
 		_, err := netlink.LinkByName("eth1")
 		require.Equal(h.t, len(r.Networks) == 2, err == nil, "%v: %v", r.Networks, err)
-		return nil
+		rules, err := netlink.RuleList(netlink.FAMILY_ALL)
+		rules = slices.DeleteFunc(rules, func(rule netlink.Rule) bool { return rule.Src == nil })
+		require.Len(h.t, rules, 2*(len(r.Networks)-1), "the source rules of the second network")
+		return err
 	}))
 	if len(r.Networks) == 2 {
 		_, err = h.Detach(h.ctx(), h.a.ID, "eth1", "")

@@ -66,11 +66,7 @@ func TestOpenNetworkIsNoWayOut(t *testing.T) {
 			a := h.Alloc("a")
 			h.SetUp(a)
 			outside := netip.AddrPortFrom(testhost.Outside4.Addr(), 90)
-			leave := func(via string) {
-				testbed.Within(t, a.Netns, func() error {
-					return testbed.Command("ip", "route", "replace", outside.Addr().String(), "via", via)
-				})
-			}
+			leave := func(via string) { sendVia(t, a.Netns, outside.Addr(), "via", via) }
 			leave("10.96.0.1")
 			require.NoError(t, dialFrom(t, a.Netns, netip.MustParseAddr("10.96.0.2"), outside))
 			leave("10.99.0.1")
@@ -81,6 +77,24 @@ func TestOpenNetworkIsNoWayOut(t *testing.T) {
 			h.TearDown(a)
 		})
 	}
+}
+
+// sendVia makes a container send to an address by a route, whichever address it sends from: its rule comes
+// before those that choose the network by that address.
+func sendVia(t *testing.T, netns string, to netip.Addr, route ...string) {
+	t.Helper()
+	ip := func(args ...string) error {
+		if to.Is4() {
+			return testbed.Command("ip", append([]string{"-4"}, args...)...)
+		}
+		return testbed.Command("ip", append([]string{"-6"}, args...)...)
+	}
+	testbed.Within(t, netns, func() error {
+		rule := []string{"pref", "77", "to", to.String(), "lookup", "77"}
+		_ = ip(append([]string{"rule", "del"}, rule...)...) // there is none at first
+		require.NoError(t, ip(append([]string{"rule", "add"}, rule...)...))
+		return ip(append([]string{"route", "replace", to.String(), "table", "77"}, route...)...)
+	})
 }
 
 // TestPolicyOpensNoWayOut: a policy of the allocation that comes and goes leaves no way around the policy of
@@ -95,9 +109,7 @@ func TestPolicyOpensNoWayOut(t *testing.T) {
 	a := h.Alloc("a")
 	h.SetUp(a)
 	outside := netip.AddrPortFrom(testhost.Outside4.Addr(), 90)
-	testbed.Within(t, a.Netns, func() error {
-		return testbed.Command("ip", "route", "replace", outside.Addr().String(), "via", "10.99.0.1")
-	})
+	sendVia(t, a.Netns, outside.Addr(), "via", "10.99.0.1")
 	for _, text := range []string{"", `{"presets":["no-metadata"]}`, `{"presets":["isolated"]}`, `{}`} {
 		if text != "" {
 			_, err := h.Update(h.Context(), a.ID, configurator.Change{Policy: mustPolicy(t, text)})

@@ -77,11 +77,10 @@ func testSeveral(t *testing.T, order [2]string, attach bool) {
 		})
 		for _, target := range []netip.Prefix{testhost.Outside4, testhost.Outside6} {
 			if target.Addr().Is4() == to.Is4() {
-				testbed.Within(t, x.Netns, func() error {
-					return testbed.Command("ip", "route", "replace", target.Addr().String(), "via", gateways[to.Is4()], "dev", device)
-				})
+				sendVia(t, x.Netns, target.Addr(), "via", gateways[to.Is4()], "dev", device)
 			}
 		}
+		sendVia(t, x.Netns, netip.MustParseAddr(gateways[to.Is4()]), "dev", device)
 	}
 	requireIsolated := func() {
 		t.Helper()

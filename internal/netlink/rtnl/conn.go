@@ -42,7 +42,14 @@ func dump(e sock.Exchanger, build func(*sock.Requests), each func(payload []byte
 // system call. The zero value is an empty batch.
 type Batch struct {
 	requests sock.Requests
-	excused  []unix.Errno // for each request an errno that is no error; 0 for none
+	excuses  []excuse // one for each request
+}
+
+// excuse is an errno that is no error; 0 for none. If the kernel refuses the request with it, met is
+// set unless it is nil.
+type excuse struct {
+	errno unix.Errno
+	met   *bool
 }
 
 // begin begins a request that the kernel acknowledges.
@@ -52,7 +59,11 @@ func (b *Batch) begin(label string, kind, flags uint16) *sock.Requests {
 
 // beginExcused is like begin, but apply ignores a failure of the request with errno.
 func (b *Batch) beginExcused(label string, kind, flags uint16, errno unix.Errno) *sock.Requests {
-	b.excused = append(b.excused, errno)
+	return b.beginNoting(label, kind, flags, excuse{errno: errno})
+}
+
+func (b *Batch) beginNoting(label string, kind, flags uint16, e excuse) *sock.Requests {
+	b.excuses = append(b.excuses, e)
 	b.requests.Begin(label, kind, unix.NLM_F_ACK|flags)
 	return &b.requests
 }
@@ -62,8 +73,12 @@ func (b *Batch) beginExcused(label string, kind, flags uint16, errno unix.Errno)
 func apply(e sock.Exchanger, b *Batch) error {
 	var errs []error
 	err := e.Exchange(context.Background(), &b.requests, func(i int, _ []byte, err error) {
-		if err != nil && (b.excused[i] == 0 || !errors.Is(err, b.excused[i])) {
+		switch excused := b.excuses[i]; {
+		case err == nil:
+		case excused.errno == 0 || !errors.Is(err, excused.errno):
 			errs = append(errs, err)
+		case excused.met != nil:
+			*excused.met = true
 		}
 	})
 	return errors.Join(append(errs, err)...)

@@ -40,7 +40,7 @@ func (h *Host) RestoreRoute(route *Route, to net.IP) (added bool, err error) {
 // kernel walks the whole table.
 func (h *Host) ForeignRoute(route *Route) error {
 	m, _ := route.header()
-	priority := route.priority()
+	priority := uint32(route.Priority)
 	if priority == 0 && m.Family == unix.AF_INET6 {
 		priority = 1024 // IP6_RT_PRIO_USER of linux/ipv6_route.h
 	}

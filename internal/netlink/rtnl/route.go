@@ -27,24 +27,34 @@ type Route struct {
 	MTU, AdvMSS int
 	// OnLink means that Via is a neighbour on the link, even without a route to it.
 	OnLink bool
-	// Exclusive makes the request fail if the route already exists.
+	// Exclusive makes the request fail if the table has a route to the destination with the
+	// same priority, over whichever link.
 	Exclusive bool
-	// Behind keeps the routes of other links to the same destination in use: without a
-	// Priority, the route gets one that comes after theirs.
-	Behind bool
 	// Unreachable makes the kernel refuse packets to the destination. Such a route has no
 	// link.
 	Unreachable bool
 }
 
 // AddRoute adds a route.
-func (b *Batch) AddRoute(route *Route) {
+func (b *Batch) AddRoute(route *Route) { b.addRoute(route, excuse{}) }
+
+// EnsureRoute adds a route unless it exists.
+func (b *Batch) EnsureRoute(route *Route) { b.addRoute(route, excuse{errno: unix.EEXIST}) }
+
+// TryRoute adds a route as if it were Exclusive. If there is another one, Apply only sets taken.
+func (b *Batch) TryRoute(route *Route, taken *bool) {
+	exclusive := *route
+	exclusive.Exclusive = true
+	b.addRoute(&exclusive, excuse{errno: unix.EEXIST, met: taken})
+}
+
+func (b *Batch) addRoute(route *Route, e excuse) {
 	flags := uint16(unix.NLM_F_CREATE)
 	if route.Exclusive {
 		flags |= unix.NLM_F_EXCL
 	}
 	m, short := route.header()
-	r := b.begin(fmt.Sprintf("add route to %s", route.Dst), unix.RTM_NEWROUTE, flags)
+	r := b.beginNoting(fmt.Sprintf("add route to %s", route.Dst), unix.RTM_NEWROUTE, flags, e)
 	putRoute(r, &m)
 	if m.Dst_len > 0 {
 		r.Attribute(unix.RTA_DST, short(route.Dst.IP))
@@ -55,8 +65,8 @@ func (b *Batch) AddRoute(route *Route) {
 	if route.Src != nil {
 		r.Attribute(unix.RTA_PREFSRC, short(route.Src))
 	}
-	if priority := route.priority(); priority != 0 {
-		r.Uint32(unix.RTA_PRIORITY, priority)
+	if route.Priority != 0 {
+		r.Uint32(unix.RTA_PRIORITY, uint32(route.Priority))
 	}
 	route.putPlace(r)
 	route.putMetrics(r)
@@ -73,20 +83,6 @@ func (b *Batch) DeleteRoute(route *Route) {
 		r.Attribute(unix.RTA_DST, short(route.Dst.IP))
 	}
 	route.putPlace(r)
-}
-
-// behindPriority is larger than the priorities that anyone gives to a route. The kernel uses the
-// route with the smallest number; by default, that of IPv4 routes is 0, and of IPv6 routes 1024.
-const behindPriority = 1 << 30
-
-// priority returns the priority in the request; 0 leaves it to the kernel. The index of the
-// link makes it differ from the priorities of other routes that are Behind: of equal IPv4 routes
-// the kernel uses the last one, and equal IPv6 routes it joins to one over all links.
-func (r *Route) priority() uint32 {
-	if r.Priority == 0 && r.Behind {
-		return behindPriority + uint32(r.Index)
-	}
-	return uint32(r.Priority)
 }
 
 // header returns the header of a message about the route, and how its addresses are
@@ -185,8 +181,9 @@ func (r *Route) putMetrics(to *sock.Requests) {
 }
 
 // RouteExists reports whether the sandbox has a route with the destination and the table
-// of want and, if want has one, with its gateway. Without a table, or with table 0,
-// want means any: plugins that come later, such as vrf and sbr, move routes to theirs.
+// of want and, if want has them, with its gateway and its priority. Without a table, or with
+// table 0, want means any but those of source rules: plugins that come later, such as vrf and
+// sbr, move routes to theirs.
 func (s *Sandbox) RouteExists(want *types.Route) (exists bool, err error) {
 	family := uint8(unix.AF_INET6)
 	if want.Dst.IP.To4() != nil {
@@ -215,7 +212,7 @@ func isRoute(payload []byte, want *types.Route) bool {
 		binary.NativeEndian.Uint32(payload[8:])&unix.RTM_F_CLONED != 0 {
 		return false
 	}
-	dst, via, table := make(net.IP, bits/8), net.IP(nil), int(payload[4])
+	dst, via, table, priority := make(net.IP, bits/8), net.IP(nil), int(payload[4]), 0
 	sock.EachAttribute(payload[unix.SizeofRtMsg:], func(kind uint16, value []byte) {
 		switch kind {
 		case unix.RTA_DST:
@@ -224,10 +221,16 @@ func isRoute(payload []byte, want *types.Route) bool {
 			via = net.IP(value)
 		case unix.RTA_TABLE:
 			table = int(sock.Uint32(value))
+		case unix.RTA_PRIORITY:
+			priority = int(sock.Uint32(value))
 		}
 	})
-	if want.Table != nil && *want.Table != 0 && table != *want.Table {
+	if want.Table != nil && *want.Table != 0 {
+		if table != *want.Table {
+			return false
+		}
+	} else if IsFallback(table) {
 		return false
 	}
-	return dst.Equal(want.Dst.IP) && (want.GW == nil || via.Equal(want.GW))
+	return dst.Equal(want.Dst.IP) && (want.GW == nil || via.Equal(want.GW)) && (want.Priority == 0 || priority == want.Priority)
 }

@@ -207,7 +207,7 @@ func (a *addition) report(context.Context) error {
 
 func (a *addition) detach(ctx context.Context) error {
 	_, err := a.args.Host.Kernel.DeleteLink(ctx, a.veth.Name)
-	return err
+	return errors.Join(err, veth.DelSourceRules(a.args, a.result))
 }
 
 func (a *addition) configure(ctx context.Context) error {

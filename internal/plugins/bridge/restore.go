@@ -40,7 +40,7 @@ func (b *bridge) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 	errs = append(errs, b.restoreGuard(ctx, c, r), b.rules.Restore(ctx, c, r))
 	if !sdk.AddedByReference(c, b.Name, r) {
 		_, err := b.restorePort(c)
-		errs = append(errs, err, b.restoreRouters(c, r))
+		errs = append(errs, err, b.restoreRouters(c, r), veth.RestoreSourceRules(c, r, veth.Options{}))
 	}
 	return errors.Join(append(errs, b.repairMACGuard(ctx, c, r), b.repairVLANs(c, r))...)
 }

@@ -168,7 +168,7 @@ func (a *addition) bringUp(context.Context) error {
 
 func (a *addition) detach(ctx context.Context) error {
 	_, err := a.args.Host.Kernel.DeleteLink(ctx, a.veth.Name)
-	return err
+	return errors.Join(err, veth.DelSourceRules(a.args, a.result))
 }
 
 func (a *addition) configure(ctx context.Context) error {

@@ -34,7 +34,7 @@ func (p *ptp) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 	} else {
 		leaveErr := p.leaveBridge(c)
 		_, hostErr = p.restoreHost(c, r)
-		hostErr = errors.Join(leaveErr, hostErr, p.restoreGuard(ctx, c, r))
+		hostErr = errors.Join(leaveErr, hostErr, p.restoreGuard(ctx, c, r), veth.RestoreSourceRules(c, r, veth.Options{ViaGateway: true}))
 	}
 	return errors.Join(leaseErr, hostErr, p.rules.Restore(ctx, c, r))
 }

@@ -27,8 +27,8 @@ type Plugin interface {
 }
 
 // Repairer is a plugin that can use the result of its ADD to restore objects of the
-// host that another program removed: rules, addresses of a bridge, sysctls, leases. It
-// does not change the sandbox.
+// host that another program removed: rules, addresses of a bridge, sysctls, leases. Of the
+// sandbox it restores only source rules and accept_ra.
 type Repairer interface {
 	Repair(context.Context, *CmdArgs) error
 }

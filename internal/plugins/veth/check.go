@@ -15,7 +15,7 @@ import (
 )
 
 // CheckSandbox compares the container's end of the veth with a result: the
-// interface, its addresses and its routes. It returns the link.
+// interface, its addresses, its routes and its source rules. It returns the link.
 func CheckSandbox(c *sdk.CmdArgs, r *types100.Result) (netlink.Link, error) {
 	i := slices.IndexFunc(r.Interfaces, func(itf *types100.Interface) bool {
 		return itf.Name == c.IfName && itf.Sandbox != ""
@@ -34,7 +34,7 @@ func CheckSandbox(c *sdk.CmdArgs, r *types100.Result) (netlink.Link, error) {
 	if err := compareLink(link, r.Interfaces[i]); err != nil {
 		return nil, err
 	}
-	return link, errors.Join(checkAddresses(s, link, i, r), checkRoutes(s, r.Routes))
+	return link, errors.Join(checkAddresses(s, link, i, r), checkRoutes(s, r.Routes), checkSourceRules(s, link, r))
 }
 
 func compareLink(link netlink.Link, want *types100.Interface) error {

@@ -30,7 +30,7 @@ type Options struct {
 }
 
 // Configure brings up the container's end and adds the addresses and routes of
-// a result.
+// a result. In the result it sets the priorities that routes get because of others.
 func Configure(ctx context.Context, s *rtnl.Sandbox, v *rtnl.Veth, r *types100.Result, o Options) error {
 	index := v.PeerIndex
 	v6 := HasIPv6(r)
@@ -44,19 +44,21 @@ func Configure(ctx context.Context, s *rtnl.Sandbox, v *rtnl.Veth, r *types100.R
 	for _, ip := range r.IPs {
 		addAddress(&changes, index, ip, o)
 	}
-	if !v6 || !o.DAD {
-		addRoutes(&changes, index, r, o)
-		return s.Apply(&changes)
+	if v6 && o.DAD {
+		if err := s.Apply(&changes); err != nil {
+			return err
+		}
+		if err := awaitDAD(ctx, s, index); err != nil {
+			return err
+		}
+		changes = rtnl.Batch{}
 	}
+	routes := newRoutes(v.PeerName, index, r, o)
+	routes.add(&changes)
 	if err := s.Apply(&changes); err != nil {
 		return err
 	}
-	if err := awaitDAD(ctx, s, index); err != nil {
-		return err
-	}
-	var routes rtnl.Batch
-	addRoutes(&routes, index, r, o)
-	return s.Apply(&routes)
+	return routes.finish(s)
 }
 
 // HasIPv6 reports whether a result has an IPv6 address.
@@ -122,19 +124,6 @@ func HostPrefix(ip net.IP) *net.IPNet {
 		return &net.IPNet{IP: v4, Mask: net.CIDRMask(32, 32)}
 	}
 	return &net.IPNet{IP: ip, Mask: net.CIDRMask(128, 128)}
-}
-
-// addRoutes adds the routes of a result. A route without a gateway gets the
-// first gateway of its family.
-func addRoutes(b *rtnl.Batch, index int, r *types100.Result, o Options) {
-	gateways := gatewaysOf(r)
-	for i, route := range r.Routes {
-		gateway := gateways[i]
-		added := kernelRoute(route, index, gateway)
-		added.Behind = o.Behind
-		added.OnLink = o.ViaGateway && isNeighbour(r, gateway)
-		b.AddRoute(added)
-	}
 }
 
 // gatewaysOf returns the gateway of each route: the first one of its family, if it has none.

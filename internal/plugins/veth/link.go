@@ -27,8 +27,9 @@ func Detach(ctx context.Context, c *sdk.CmdArgs, common *sdk.Common, ipam IPAM, 
 	}
 	rulesErr := rules.Del(ctx, c, previous)
 	found, linkErr := deleteLink(ctx, c, common.Name, previous)
+	sourceErr := DelSourceRules(c, previous)
 	zoneErr := c.LeaveZones(ctx, common.Name, sdk.Addresses(previous))
-	err := errors.Join(rulesErr, linkErr, zoneErr, detachReference(ctx, c, common, previous, rules.Masquerade))
+	err := errors.Join(rulesErr, linkErr, sourceErr, zoneErr, detachReference(ctx, c, common, previous, rules.Masquerade))
 	if err == nil {
 		err = disconnect(ctx, c, previous, ipam)
 	}

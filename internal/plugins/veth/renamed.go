@@ -100,9 +100,18 @@ func deleteMoved(c *sdk.CmdArgs, name string, previous *types100.Result) error {
 	return nil
 }
 
-// inside returns rtnetlink in the namespace of the attachment; nil if that is gone, or if the
-// path leads to the host's by now.
+// inside returns rtnetlink in the namespace of the attachment: see sandboxOf.
 func inside(c *sdk.CmdArgs) (*netlink.Handle, error) {
+	s, err := sandboxOf(c)
+	if s == nil || err != nil {
+		return nil, err
+	}
+	return s.Handle()
+}
+
+// sandboxOf returns the namespace of the attachment; nil if that is gone, or if the path leads to
+// the host's by now.
+func sandboxOf(c *sdk.CmdArgs) (*rtnl.Sandbox, error) {
 	if c.Netns == "" {
 		return nil, nil
 	}
@@ -112,10 +121,7 @@ func inside(c *sdk.CmdArgs) (*netlink.Handle, error) {
 			return nil, nil
 		}
 	}
-	if err != nil {
-		return nil, err
-	}
-	return s.Handle()
+	return s, err
 }
 
 // hostEnd returns the link of the host that is the other end of a link of the sandbox; nil if
