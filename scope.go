@@ -68,7 +68,7 @@ type RecoverReport struct {
 type RepairReport struct {
 	Healthy  []string `json:"healthy"`
 	Repaired []string `json:"repaired"`
-	// Broken are the allocations that Repair could not repair or could not check. A
-	// Setup of such an allocation repairs it by setting it up again.
+	// Broken are the allocations that Repair could not repair or could not check. If
+	// something that ADD has made is gone, a Setup of such an allocation sets it up again.
 	Broken []string `json:"broken"`
 }

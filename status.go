@@ -20,7 +20,7 @@ type Status struct {
 	SetUpAgain bool `json:"setUpAgain,omitempty"`
 	// InterfaceName is the selected interface: of the first network that has an
 	// interface with an address, the first such interface by name, one in the network
-	// namespace before one on the host. If no interface has an address, it is the
+	// namespace before one of a virtual machine, and that before one on the host. If no interface has an address, it is the
 	// first interface in the namespace by name. The loopback interface is selected
 	// only if there is no other. It is "" if the networks created no interface.
 	InterfaceName string `json:"interfaceName"`
@@ -63,7 +63,7 @@ type Interface struct {
 	// native engine derived from the MTU of the host's default route. It is 0 if the
 	// plugin did not report one.
 	MTU       int       `json:"mtu,omitempty"`
-	Sandbox   string    `json:"sandbox,omitempty"` // path of the network namespace; "" on the host
+	Sandbox   string    `json:"sandbox,omitempty"` // path of the network namespace, or the ID of a virtual machine; "" on the host
 	Addresses []Address `json:"addresses,omitempty"`
 }
 

@@ -106,6 +106,7 @@ func (c *Configurator) add(ctx context.Context, p *plan.Plan) (*Status, error) {
 	if status, err = plan.WithAddress(p.Record, status, err); err != nil {
 		return nil, err
 	}
+	c.noteDifferences(ctx, p)
 	ready := *p.Record
 	ready.Phase, ready.Updated = record.Ready, c.now()
 	if p.Pool != "" {

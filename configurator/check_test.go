@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -33,8 +34,9 @@ func TestCheckLooksFromOutside(t *testing.T) {
 		"all is well":                                  {"1.0.0", result, nil, "", []string{"one CHECK"}},
 		"a version without CHECK":                      {"0.3.1", strings.Replace(result, "1.0.0", "0.3.1", 1), nil, "", nil},
 		"an interface that is on the host":             {"1.0.0", strings.NewReplacer(`[{"name":"lo"`, `[`+elsewhere+`{"name":"lo"`, `"interface":0`, `"interface":1`).Replace(result), nil, "", []string{"one CHECK"}},
-		"the interface is not there":                   {"1.0.0", strings.ReplaceAll(result, `"lo"`, `"eth7"`), nil, `"eth7"`, nil},
-		"a version without CHECK, and it is not there": {"0.3.1", strings.NewReplacer(`"lo"`, `"eth7"`, "1.0.0", "0.3.1").Replace(result), nil, `"eth7"`, nil},
+		"the interface is not there":                   {"1.0.0", strings.ReplaceAll(result, `"lo"`, `"eth7"`), loseInterface, `"eth7"`, nil},
+		"a version without CHECK, and it is not there": {"0.3.1", strings.NewReplacer(`"lo"`, `"eth7"`, "1.0.0", "0.3.1").Replace(result), loseInterface, `"eth7"`, nil},
+		"the interface was not there after ADD":        {"1.0.0", strings.ReplaceAll(result, `"lo"`, `"eth8"`), nil, "", []string{"one CHECK"}},
 		"the address is not there": {"1.0.0", result, func(t *testing.T, _ *testHost, a Allocation) {
 			loseAddress(t, a.Netns)
 		}, "lost its address 127.0.0.1/8", nil},
@@ -52,6 +54,7 @@ func TestCheckLooksFromOutside(t *testing.T) {
 			h := newTestHost(t)
 			h.network("net", c.version, adds(behaviours{"ADD": {Result: json.RawMessage(c.result)}}))
 			a := h.alloc("a")
+			inside(t, a.Netns, "ip link add eth7 type veth peer name peer7")
 			_, err := h.Setup(t.Context(), a)
 			require.NoError(t, err)
 			h.commands()
@@ -69,6 +72,22 @@ func TestCheckLooksFromOutside(t *testing.T) {
 			require.ElementsMatch(t, c.commands, h.commands())
 		})
 	}
+}
+
+func loseInterface(t *testing.T, _ *testHost, a Allocation) { inside(t, a.Netns, "ip link del eth7") }
+
+// inside runs a command line of sh in a network namespace, and returns its output.
+func inside(t *testing.T, netns, line string) string {
+	t.Helper()
+	ns, err := sandbox.Open(netns)
+	require.NoError(t, err)
+	defer ns.Close()
+	var out []byte
+	require.NoError(t, ns.Do(func() (err error) {
+		out, err = exec.Command("sh", "-c", line).CombinedOutput()
+		return err
+	}), line)
+	return string(out)
 }
 
 func loseAddress(t *testing.T, netns string) {

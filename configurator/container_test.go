@@ -169,7 +169,7 @@ func TestConflistsOfItsOwn(t *testing.T) {
 			require.NoError(t, err)
 			_, err = h.Setup(t.Context(), a)
 			require.NoError(t, err)
-			require.Equal(t, []string{"one ADD", "two ADD", "one CHECK", "two CHECK"}, h.commands())
+			require.Equal(t, []string{"one ADD", "two ADD", "one CHECK", "two CHECK", "one CHECK", "two CHECK"}, h.commands(), "also right after ADD")
 			add := h.calls()[0]
 			require.Equal(t, []string{"c", "eth0"}, []string{add.ID, add.IfName})
 			require.Contains(t, previousOfCall(t, add.Stdin), `"eth0"`)

@@ -103,7 +103,7 @@ func (h *testHost) recordSleep(ctx context.Context, d time.Duration) error {
 
 // result is the result of a plugin that claims the sandbox's loopback as its
 // own, so that the interface exists.
-const result = `{"cniVersion":"1.0.0","interfaces":[{"name":"lo","sandbox":"/sandbox"}],"ips":[{"address":"127.0.0.1/8","interface":0}]}`
+const result = `{"cniVersion":"1.0.0","interfaces":[{"name":"lo","sandbox":"` + fakeplugin.Netns + `"}],"ips":[{"address":"127.0.0.1/8","interface":0}]}`
 
 // adds returns a plugin whose ADD succeeds. more changes its behaviour.
 func adds(more ...behaviours) behaviours {

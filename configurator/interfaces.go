@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -17,30 +18,79 @@ import (
 )
 
 // checkInterfaces verifies that the interfaces of a record's results exist in the network
-// namespace and have their addresses. It is cheaper than CHECK, and the only check of networks
-// without CHECK.
+// namespace and have their addresses, unless that was not so right after ADD. It is cheaper than CHECK, and
+// the only check of networks without CHECK.
 func checkInterfaces(r *record.Record) error {
+	missing, err := missingInside(r, false)
+	errs := []error{err}
+	for _, m := range missing {
+		if !slices.Contains(r.Absent, m.what) {
+			errs = append(errs, faultError{m.err})
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// missingObject is an object in the network namespace that the results list and that does not exist.
+type missingObject struct {
+	what string // for Record.Absent
+	err  error
+}
+
+// missingInside looks in the network namespace of a record for the interfaces of the results and for their
+// addresses, and, if routes is true, for the routes. An interface of another sandbox, such as a virtual
+// machine, is not looked for.
+func missingInside(r *record.Record, routes bool) (missing []missingObject, err error) {
 	status, err := plan.StatusOf(r)
 	if err != nil {
-		return faultError{err}
+		return nil, faultError{err}
 	}
 	release, err := netns.Open(r)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer release()
 	inside, err := rtnl.EnterSandbox(r.Sandbox)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer inside.Close()
 	var errs []error
 	for _, i := range status.Interfaces {
-		if i.Sandbox != "" {
-			errs = append(errs, checkInterface(inside, i))
+		if plan.IsNetns(i.Sandbox, r.Netns) {
+			list, err := missingOf(inside, i)
+			missing, errs = append(missing, list...), append(errs, err)
 		}
 	}
-	return errors.Join(errs...)
+	if routes {
+		list, err := missingRoutes(inside, r)
+		missing, errs = append(missing, list...), append(errs, err)
+	}
+	return missing, errors.Join(errs...)
+}
+
+// missingRoutes returns the routes of the results that the network namespace does not have, in any table.
+func missingRoutes(inside *rtnl.Sandbox, r *record.Record) (missing []missingObject, err error) {
+	for _, a := range r.Attachments {
+		result, err := engine.ParseResult(a.Result)
+		if err != nil {
+			return nil, faultError{err}
+		}
+		for _, route := range result.Routes {
+			if route == nil {
+				continue
+			}
+			exists, err := inside.RouteExists(route)
+			if err != nil {
+				return nil, err
+			}
+			if !exists {
+				what := fmt.Sprintf("route to %s", route.Dst.String())
+				missing = append(missing, missingObject{what, fmt.Errorf("network %q has lost its %s", a.Network, what)})
+			}
+		}
+	}
+	return missing, nil
 }
 
 // unused returns ErrInUse if the network namespace of a record already has an interface with
@@ -71,17 +121,19 @@ func unused(r *record.Record) error {
 	})
 }
 
-func checkInterface(inside *rtnl.Sandbox, want Interface) error {
+// missingOf looks for an interface and its addresses.
+func missingOf(inside *rtnl.Sandbox, want Interface) (missing []missingObject, err error) {
 	index, err := inside.Index(want.Name)
 	switch {
 	case rtnl.IsNotFound(err):
-		return faultError{fmt.Errorf("interface %q: %w", want.Name, err)}
+		what := fmt.Sprintf("interface %q", want.Name)
+		return []missingObject{{what, fmt.Errorf("%s: %w", what, err)}}, nil
 	case err != nil:
-		return fmt.Errorf("look at interface %q: %w", want.Name, err)
+		return nil, fmt.Errorf("look at interface %q: %w", want.Name, err)
 	}
 	addrs, err := inside.Addresses(index)
 	if err != nil {
-		return fmt.Errorf("interface %q: %w", want.Name, err)
+		return nil, fmt.Errorf("interface %q: %w", want.Name, err)
 	}
 	have := map[netip.Addr]bool{}
 	for _, a := range addrs {
@@ -91,10 +143,11 @@ func checkInterface(inside *rtnl.Sandbox, want Interface) error {
 	}
 	for _, a := range want.Addresses {
 		if p, err := netip.ParsePrefix(a.Address); err == nil && !have[p.Addr().Unmap()] {
-			return faultError{fmt.Errorf("interface %q has lost its address %s", want.Name, a.Address)}
+			err := fmt.Errorf("interface %q has lost its address %s", want.Name, a.Address)
+			missing = append(missing, missingObject{fmt.Sprintf("address %s of interface %q", a.Address, want.Name), err})
 		}
 	}
-	return nil
+	return missing, nil
 }
 
 // netnsDestroyTime bounds how long Setup waits for the kernel, which destroys a namespace and its

@@ -141,7 +141,7 @@ func (c *Configurator) request(p *plan.Plan) (*engine.Request, error) {
 	var types []string
 	for i, a := range p.Attachments {
 		types = append(types, pluginTypes(p.Networks[i])...)
-		attachment := engine.Attachment{Network: p.Networks[i], IfName: a.IfName, Loopback: a.Loopback, Attached: a.Attached, Binaries: a.Binaries}
+		attachment := engine.Attachment{Network: p.Networks[i], IfName: a.IfName, Loopback: a.Loopback, Attached: a.Attached, Binaries: a.Binaries, Known: a.Known}
 		if i == plan.PrimaryOf(p.Record) {
 			attachment.Previous = previous
 		}

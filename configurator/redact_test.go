@@ -2,10 +2,13 @@ package configurator
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 )
 
 // TestNoConfigurationInTheLog uses a plugin that prints its configuration.
@@ -22,7 +25,9 @@ func TestNoConfigurationInTheLog(t *testing.T) {
 	require.NotContains(t, log.String(), "hunter2")
 
 	said = `bad section {"password":"hunter2"}`
-	h.network("net", "1.0.0", adds(behaviours{"CHECK": {Code: 100, Msg: said, Only: 1}}))
+	require.NoError(t, fakeplugin.Install(h.bin, "firewall"))
+	conflist := h.conflist("net", "1.0.0", nil, adds(behaviours{"CHECK": {Code: 100, Msg: said, Only: 1}}))
+	h.file("net.conflist", strings.ReplaceAll(conflist, `"type":"one"`, `"type":"firewall"`))
 	b := h.alloc("b")
 	for range 2 {
 		_, err = h.Setup(t.Context(), b)

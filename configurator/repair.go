@@ -36,7 +36,7 @@ import (
 // without allocations: the configuration may have changed.
 //
 // Allocations that Repair cannot repair are Broken, and the error has the reasons, each in an
-// *AllocationError. A Setup of such an allocation sets it up again.
+// *AllocationError. A Setup of such an allocation sets it up again if something that ADD has made is gone.
 func (c *Configurator) Repair(ctx context.Context) (report *RepairReport, err error) {
 	return c.RepairScope(ctx, Scope{})
 }

@@ -20,9 +20,12 @@ import (
 // Setup attaches an allocation to its networks and returns their Status.
 //
 // Setup is idempotent. Calling Setup on an existing allocation runs CHECK and repairs the
-// network if necessary. If the repair does not help, Setup tears the allocation down and
-// sets it up again: on the same networks, possibly with another address. Then it sets
-// Status.SetUpAgain, and a text in Status.Warnings names both addresses. If CHECK cannot be
+// network if necessary. If an object that ADD has made is gone and cannot be restored (an interface, an
+// address or a route in the namespace, a lease that another container has, rules of plugin binaries), Setup
+// tears the allocation down and sets it up again: on the same networks, possibly with another address. Then
+// it sets Status.SetUpAgain, and a text in Status.Warnings names both addresses. If CHECK reports anything
+// else that cannot be repaired, Setup leaves the allocation unchanged and returns ErrUnhealthy with the
+// finding. What CHECK has reported right after ADD is no finding. If CHECK cannot be
 // completed, Setup leaves the allocation unchanged and returns ErrNotChecked. If the
 // existing allocation has other parameters, Setup returns ErrDifferent. Status.Created
 // reports whether Setup created the allocation. With Allocation.MustBeNew, Setup returns
@@ -228,7 +231,7 @@ func (c *Configurator) currentPlan(ctx context.Context, a Allocation) (*plan.Pla
 }
 
 // setupExisting is Setup of an allocation that is set up: it runs CHECK, and repairs the
-// network or sets it up again if necessary.
+// network, or sets it up again if something of it is lost.
 func (c *Configurator) setupExisting(ctx context.Context, current *plan.Plan, wanted *record.Record) (*Status, error) {
 	if !current.SameNetns(wanted) && !current.FormerBoot {
 		return nil, fmt.Errorf("%w: allocation %q is in another network namespace, which was at %s; tear it down, or destroy that namespace, before it is set up in %s",
@@ -267,6 +270,9 @@ func (c *Configurator) setupExisting(ctx context.Context, current *plan.Plan, wa
 	// The end of a context says nothing about whether the network can be repaired.
 	if !errors.Is(err, ErrUnhealthy) || ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) {
 		return nil, err
+	}
+	if !c.isLost(ctx, current, err) {
+		return nil, fmt.Errorf("%w; its interfaces and addresses exist, so it was left as it is: undo what has changed it, or tear it down and set it up again", err)
 	}
 	return c.replace(ctx, current, listeners, redact.Text(err.Error()))
 }

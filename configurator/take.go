@@ -187,7 +187,7 @@ func (s *slot) resultsAt(p *plan.Plan) []*types100.Result {
 		r.Interfaces = nil
 		for _, itf := range a.Result.Interfaces {
 			one := *itf
-			if one.Sandbox != "" {
+			if one.Sandbox == s.Netns {
 				one.Sandbox = p.Netns
 			}
 			r.Interfaces = append(r.Interfaces, &one)

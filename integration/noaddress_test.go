@@ -33,14 +33,12 @@ func TestNoAddresses(t *testing.T) {
 			_, err = h.Get(t.Context(), name)
 			require.Error(t, err, "nothing was done")
 		}
-		if w == testbed.Native { // without ipam, the reference plugin bridge has no CHECK
-			require.Equal(t, status, h.SetUp(a))
-			require.NoError(t, h.Check(h.Context(), a))
-			a.RequireAddress = true
-			_, err := h.Setup(h.Context(), a)
-			require.ErrorIs(t, err, configurator.ErrNoAddress)
-			require.NoError(t, h.Check(h.Context(), a), "what was set up stays")
-		}
+		require.Equal(t, status, h.SetUp(a))
+		require.NoError(t, h.Check(h.Context(), a))
+		a.RequireAddress = true
+		_, err := h.Setup(h.Context(), a)
+		require.ErrorIs(t, err, configurator.ErrNoAddress)
+		require.NoError(t, h.Check(h.Context(), a), "what was set up stays")
 		h.TearDown(a)
 	})
 }

@@ -380,6 +380,29 @@ func TestForeignIPAM(t *testing.T) {
 	require.Contains(t, texts[0], "10.9.0.7/24")
 }
 
+// TestVMBehindATap: CHECK and DEL get a result to which a later plugin has added the interface of a virtual machine
+// with the container's addresses.
+func TestVMBehindATap(t *testing.T) {
+	privhost.Require(t)
+	dir := t.TempDir()
+	require.NoError(t, fakeplugin.Install(dir, "tap"))
+	for _, name := range []string{"bridge", "ptp"} {
+		first := bridged(t.TempDir())
+		first["type"] = name
+		tap := object{"type": "tap", "fake": fakeplugin.Config{Log: filepath.Join(dir, "log"), VM: "tap0", Inside: map[string]string{
+			"ADD": "ip tuntap add dev tap0 mode tap || ip link add tap0 type veth peer name tap0-peer",
+		}}}
+		list := network(t, "1.0.0", slices.Concat([]object{first, aFirewall}, rest, []object{tap})...)
+		cni, a := runtime(t, links, dir), attachment("web", namespace(t, "vm-"+name))
+		result, err := cni.AddNetworkList(t.Context(), list, a)
+		require.NoError(t, err)
+		require.Contains(t, text(t, result, a), `"sandbox": "web"`)
+		require.NoError(t, cni.CheckNetworkList(t.Context(), list, a))
+		require.NoError(t, cni.DelNetworkList(t.Context(), list, a))
+	}
+	removeLinks(t)
+}
+
 // TestIPAMWithoutGC: GC succeeds with an IPAM plugin that does not have it, and reports all other
 // errors of the plugin. An error that the plugin did not report has a code nevertheless.
 func TestIPAMWithoutGC(t *testing.T) {

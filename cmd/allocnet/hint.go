@@ -143,7 +143,7 @@ var hints = []struct {
 	{applies: keepsOldAddress, text: bridgeHint},
 	{applies: both(is(errBroken), is(configurator.ErrUnhealthy)), text: say(
 		"repeat `allocnet setup` of a broken allocation with the same arguments; if its network namespace is gone, " +
-			"run `allocnet teardown ID` first")},
+			"or setup leaves it as it is, run `allocnet teardown ID` first")},
 	{applies: is(configurator.ErrSubnetTaken), text: say("`allocnet doctor` shows every overlap of the networks with the host")},
 	{applies: saying(rtnl.ErrBridgeFull, "exchange full"), text: say(
 		"`allocnet ls` lists the allocations on the bridge: remove some with `allocnet teardown ID` or `allocnet gc`; or use another network[--network| (--network)]")},
@@ -319,7 +319,8 @@ func unhealthyHint(err error) string {
 		return "its own network namespace is gone: `allocnet teardown ID` removes what is left on the host; " +
 			"then `allocnet setup` with the same arguments sets it up in the namespace that is at the path"
 	}
-	return "`allocnet repair` restores what another program removed from the host; `allocnet setup` with the same arguments sets it up again"
+	return "`allocnet repair` restores what another program removed from the host; `allocnet setup` with the same arguments sets it up again " +
+		"if an interface, an address or a rule is gone; otherwise `allocnet teardown ID` first"
 }
 
 // usageHint shows the usage of the command, if the error is in its command line.

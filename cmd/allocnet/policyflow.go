@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -157,9 +158,11 @@ func addressList(r *configurator.Record) (list []netip.Addr) {
 	}
 	for _, i := range r.Status.Interfaces {
 		for _, a := range i.Addresses {
-			if p, err := netip.ParsePrefix(a.Address); err == nil && i.Sandbox != "" {
-				list = append(list, p.Addr().Unmap())
+			p, err := netip.ParsePrefix(a.Address)
+			if err != nil || i.Sandbox == "" || slices.Contains(list, p.Addr().Unmap()) { // a virtual machine has the same
+				continue
 			}
+			list = append(list, p.Addr().Unmap())
 		}
 	}
 	return list

@@ -24,22 +24,29 @@ func TestRepairOfNothing(t *testing.T) {
 
 // ailing sets up an allocation whose plugin reports a finding at its first
 // CHECKs.
-func (w *workspace) ailing(id string, checks fakeplugin.Behaviour) {
+func (w *workspace) ailing(id string, checks fakeplugin.Behaviour) *sandbox.Sandbox {
 	w.Helper()
 	w.network("10-front", "front", map[string]fakeplugin.Behaviour{
 		"ADD": {Result: result("10.9.0.2/24", "fd00:9::2/64")}, "CHECK": checks,
 	})
-	w.sandbox(id)
+	s := w.sandbox(id)
 	w.run("setup", id, "--network", "front").ok(w.T)
+	return s
 }
 
-// TestSetupOfWhatCannotBeRepaired: the first line says what the warning explains.
+// TestSetupOfWhatCannotBeRepaired: a finding alone leaves the network as it is. If its interface is gone, it is
+// set up again, and the first line says what the warning explains.
 func TestSetupOfWhatCannotBeRepaired(t *testing.T) {
 	w := newWorkspace(t)
-	w.ailing("web", fakeplugin.Behaviour{Code: 100, Msg: "the link is gone", Only: 1})
+	s := w.ailing("web", fakeplugin.Behaviour{Code: 100, Msg: "the MTU is 9000", Only: 1})
+	left := w.run("setup", "web", "--network", "front")
+	require.Equal(t, exitNo, left.code)
+	require.Regexp(t, "the MTU is 9000; .*left as it is: .* tear it down and set it up again", left.errOut)
+	require.Regexp(t, "^ok: web is set up already\n", w.run("setup", "web", "--network", "front").ok(t))
+	require.NoError(t, s.Do(func() error { return exec.Command("ip", "link", "del", "eth0").Run() }))
 	text := w.run("setup", "web", "--network", "front").ok(t)
 	require.Regexp(t, "^ok: web was set up again, because it could not be repaired\n", text)
-	require.Regexp(t, "(?m)^warning: the network was set up again, .*: .*the link is gone", text)
+	require.Regexp(t, "(?m)^warning: the network was set up again, .*: interface .*eth0.*", text)
 	require.Regexp(t, "^ok: web is set up already\n", w.run("setup", "web", "--network", "front").ok(t))
 }
 

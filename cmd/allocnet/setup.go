@@ -43,9 +43,10 @@ func newSetup(a *app) *cobra.Command {
 		Short: "Attach a network namespace to its networks",
 		Long: `Attach a network namespace to its networks.
 
-An existing allocation is checked, and repaired if necessary. If it cannot be
-repaired, it is set up again, and may get another address. With --new, an existing
-allocation is an error and stays unchanged.
+An existing allocation is checked, and repaired if necessary. If something of it is gone
+and cannot be restored, it is set up again, and may get another address. Any other
+finding is an error, and the network stays as it is. With --new, an existing allocation
+is an error and stays unchanged.
 
 A failed setup removes everything, including a namespace that it created. If the
 message says that the record is kept, run ` + "`allocnet teardown ID`" + `.`,

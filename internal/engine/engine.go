@@ -32,7 +32,8 @@ type Engine interface {
 	// succeeded, nil for the others, and the caller calls Del.
 	Add(ctx context.Context, r *Request) ([]*types100.Result, error)
 	// Check runs CHECK of every network, also of those after one that cannot be checked.
-	// The error is ErrCheckUnsupported if a network could not be checked because its CNI
+	// It returns a *CheckError for the first plugin that reports an error, unless all of its findings
+	// are Known. The error is ErrCheckUnsupported if a network could not be checked because its CNI
 	// version has no CHECK, and nothing is wrong with the others.
 	Check(ctx context.Context, r *Request) error
 	// Del detaches the sandbox from every network, the last one first. It continues
@@ -105,6 +106,9 @@ type Attachment struct {
 	Binaries []string
 	// Result is the result of ADD; nil if unknown.
 	Result *types100.Result
+	// Known are, by the index of the plugin, the findings that CHECK had right after ADD. CHECK does
+	// not report them.
+	Known map[int][]string
 }
 
 // AddressArgs are the keys of CNI_ARGS for the addresses and the MAC address of one interface.

@@ -1,8 +1,10 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -24,11 +26,13 @@ type networkResult struct {
 
 // newStatus builds the Status from the results of all networks. The published interface
 // is the first that exists of: an interface of the first network that has one with an
-// address, an interface in the sandbox, any interface with an address. The loopback
+// address, an interface in the network namespace, any interface with an address. The loopback
 // interface is used only as a last resort.
 func newStatus(results []networkResult, ports []portmap.Mapping) (*allocnet.Status, error) {
 	s := &allocnet.Status{Ports: ports, Interfaces: []allocnet.Interface{}}
+	var netns string // the same in all results
 	for _, r := range results {
+		netns = r.netns
 		if err := engine.Validate(r.result); err != nil {
 			return nil, fmt.Errorf("network %q: %w", r.network, err)
 		}
@@ -39,14 +43,14 @@ func newStatus(results []networkResult, ports []portmap.Mapping) (*allocnet.Stat
 			s.DNS = r.dns()
 		}
 		if s.InterfaceName == "" {
-			setPrimary(s, primary(others(interfaces), addressed))
+			setPrimary(s, primary(others(interfaces), netns, addressed))
 		}
 	}
 	if s.InterfaceName == "" {
-		setPrimary(s, primary(others(s.Interfaces), inSandbox))
+		setPrimary(s, primary(others(s.Interfaces), netns, inSandbox))
 	}
 	if s.InterfaceName == "" {
-		setPrimary(s, primary(s.Interfaces, addressed))
+		setPrimary(s, primary(s.Interfaces, netns, addressed))
 	}
 	return s, nil
 }
@@ -83,7 +87,7 @@ func (r networkResult) interfaces() []allocnet.Interface {
 // requested returns the index of the requested interface, and the list, to which it
 // adds the interface if necessary.
 func (r networkResult) requested(list []allocnet.Interface) ([]allocnet.Interface, int) {
-	at := slices.IndexFunc(list, func(i allocnet.Interface) bool { return i.Name == r.ifName && i.Sandbox != "" })
+	at := slices.IndexFunc(list, func(i allocnet.Interface) bool { return i.Name == r.ifName && IsNetns(i.Sandbox, r.netns) })
 	if at >= 0 {
 		return list, at
 	}
@@ -118,19 +122,32 @@ func addressed(i allocnet.Interface) bool { return len(i.Addresses) > 0 }
 
 func inSandbox(i allocnet.Interface) bool { return i.Sandbox != "" }
 
-// primary returns, by name, the first eligible interface in the sandbox, else the first
-// eligible one, else nil.
-func primary(interfaces []allocnet.Interface, eligible func(allocnet.Interface) bool) *allocnet.Interface {
-	sorted := slices.Clone(interfaces)
-	slices.SortStableFunc(sorted, func(a, b allocnet.Interface) int { return strings.Compare(a.Name, b.Name) })
-	at := slices.IndexFunc(sorted, func(i allocnet.Interface) bool { return inSandbox(i) && eligible(i) })
-	if at < 0 {
-		at = slices.IndexFunc(sorted, eligible)
+// IsNetns reports whether the sandbox of an interface is the network namespace at a path. Besides the host,
+// it can be something else, such as the ID of a virtual machine (CNI specification, "interfaces").
+func IsNetns(sandbox, netns string) bool {
+	return sandbox != "" && filepath.Clean(sandbox) == filepath.Clean(netns)
+}
+
+// primary returns, by name, the first eligible interface in the network namespace, else in another
+// sandbox, else on the host, else nil.
+func primary(interfaces []allocnet.Interface, netns string, eligible func(allocnet.Interface) bool) *allocnet.Interface {
+	rank := func(i allocnet.Interface) int {
+		switch {
+		case IsNetns(i.Sandbox, netns):
+			return 0
+		case inSandbox(i):
+			return 1
+		}
+		return 2
 	}
-	if at < 0 {
+	candidates := slices.DeleteFunc(slices.Clone(interfaces), func(i allocnet.Interface) bool { return !eligible(i) })
+	slices.SortStableFunc(candidates, func(a, b allocnet.Interface) int {
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), strings.Compare(a.Name, b.Name))
+	})
+	if len(candidates) == 0 {
 		return nil
 	}
-	return &sorted[at]
+	return &candidates[0]
 }
 
 // setPrimary sets the interface name and the first address of each family from i. It does

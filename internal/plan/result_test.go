@@ -22,6 +22,20 @@ func TestSelection(t *testing.T) {
 				"ips":[{"interface":2,"address":"10.0.0.2/24","gateway":"10.0.0.1"}]}`},
 			want: allocnet.Status{InterfaceName: "eth0", Address: "10.0.0.2"},
 		},
+		"a virtual machine behind a tap: not the interface in the namespace": {
+			results: []string{`{"interfaces":[{"name":"veth0","sandbox":"/ns"},{"name":"tap0","sandbox":"/ns"},{"name":"tap0","sandbox":"vm"}],
+				"ips":[{"interface":0,"address":"10.0.0.2/24"},{"interface":2,"address":"10.0.0.2/24"}]}`},
+			want: allocnet.Status{InterfaceName: "veth0", Address: "10.0.0.2"},
+		},
+		"an address without interface is not that of the virtual machine": {
+			results: []string{`{"interfaces":[{"name":"eth0","sandbox":"vm"}],"ips":[{"interface":0,"address":"10.0.0.3/24"},{"address":"10.0.0.2/24"}]}`},
+			want:    allocnet.Status{InterfaceName: "eth0", Address: "10.0.0.2"},
+		},
+		"a virtual machine before the host": {
+			results: []string{`{"interfaces":[{"name":"br0"},{"name":"tap0","sandbox":"vm"}],
+				"ips":[{"interface":0,"address":"10.0.0.1/24"},{"interface":1,"address":"10.0.0.2/24"}]}`},
+			want: allocnet.Status{InterfaceName: "tap0", Address: "10.0.0.2"},
+		},
 		"sorted by name, not by place": {
 			results: []string{`{"interfaces":[{"name":"eth1","sandbox":"/ns"},{"name":"eth0","sandbox":"/ns"}],
 				"ips":[{"interface":0,"address":"10.0.1.2/24"},{"interface":1,"address":"10.0.0.2/24"}]}`},

@@ -164,7 +164,7 @@ func TestChainOfItsOwn(t *testing.T) {
 			w.serve(as(add, "DEL"), conf)
 			calls, err := fakeplugin.Calls(w.log)
 			require.NoError(t, err)
-			require.Len(t, calls, 4)
+			require.Len(t, calls, 6, "CHECK runs right after ADD")
 			for _, call := range calls {
 				require.Equal(t, []string{"c1", "eth0"}, []string{call.ID, call.IfName})
 				var conf struct {

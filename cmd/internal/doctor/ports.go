@@ -63,9 +63,11 @@ func addressesOf(r *configurator.Record) (list []netip.Addr) {
 	}
 	for _, i := range r.Status.Interfaces {
 		for _, a := range i.Addresses {
-			if p, err := netip.ParsePrefix(a.Address); err == nil && i.Sandbox != "" && !p.Addr().IsLoopback() {
-				list = append(list, p.Addr().Unmap())
+			p, err := netip.ParsePrefix(a.Address)
+			if err != nil || i.Sandbox == "" || p.Addr().IsLoopback() || slices.Contains(list, p.Addr().Unmap()) { // a virtual machine has the same
+				continue
 			}
+			list = append(list, p.Addr().Unmap())
 		}
 	}
 	return list

@@ -80,7 +80,7 @@ func addressesIn(r *configurator.Record, network string) (list []netip.Addr) {
 	}
 	for _, itf := range r.Status.Interfaces {
 		for _, a := range itf.Addresses {
-			if p, err := netip.ParsePrefix(a.Address); err == nil && itf.Network == network {
+			if p, err := netip.ParsePrefix(a.Address); err == nil && itf.Network == network && !slices.Contains(list, p.Addr()) {
 				list = append(list, p.Addr())
 			}
 		}

@@ -119,7 +119,7 @@ func (Engine) Add(ctx context.Context, r *engine.Request) ([]*types100.Result, e
 // Check implements engine.Engine.
 func (Engine) Check(ctx context.Context, r *engine.Request) error {
 	r = r.ForBinaries()
-	run := &runner{}
+	run := &runner{request: r}
 	c, err := load(r, run)
 	if err != nil {
 		return err

@@ -24,11 +24,13 @@ import (
 // of the embedding process, so a plugin that kills its group would end this process.
 type runner struct {
 	pluginexec.Exec
+	request *engine.Request
 
 	mu        sync.Mutex
-	runs      int   // number of ADDs that were started
-	last      error // error of the last ADD that ended
-	unchecked error // of the networks without CHECK
+	runs      int          // number of ADDs that were started
+	last      error        // error of the last ADD that ended
+	checked   engine.Place // of the next plugin in CHECK
+	unchecked error        // of the networks without CHECK
 }
 
 // networks is libcni for go-cni. go-cni's Check ends at the first network whose CNI
@@ -40,6 +42,7 @@ type networks struct {
 
 // CheckNetworkList implements libcni.CNI.
 func (n *networks) CheckNetworkList(ctx context.Context, list *libcni.NetworkConfigList, rt *libcni.RuntimeConf) error {
+	n.run.beginCheck(list.Name)
 	err := n.CNIConfig.CheckNetworkList(ctx, list, rt)
 	if !errors.Is(err, libcni.ErrorCheckNotSupp) {
 		return err
@@ -58,10 +61,31 @@ func (r *runner) ExecPlugin(ctx context.Context, path string, stdin []byte, envi
 	for key, value := range span {
 		environ = append(environ, strings.ToUpper(key)+"="+value)
 	}
-	if slices.Contains(environ, "CNI_COMMAND=ADD") {
+	switch {
+	case slices.Contains(environ, "CNI_COMMAND=ADD"):
 		return r.add(ctx, path, stdin, environ)
+	case slices.Contains(environ, "CNI_COMMAND=CHECK"):
+		return r.check(ctx, path, stdin, environ)
 	}
 	return r.Exec.ExecPlugin(ctx, path, stdin, environ)
+}
+
+// beginCheck notes that the plugins of a network follow in CHECK.
+func (r *runner) beginCheck(network string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	at := slices.IndexFunc(r.request.Attachments, func(a engine.Attachment) bool { return a.Network.Name == network })
+	r.checked = engine.Place{Attachment: at}
+}
+
+// check runs CHECK of one plugin. libcni runs them in the order of the network.
+func (r *runner) check(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+	r.mu.Lock()
+	at := r.checked
+	r.checked.Plugin++
+	r.mu.Unlock()
+	out, err := r.Exec.ExecPlugin(ctx, path, stdin, environ)
+	return out, r.request.Checked(at, true, err)
 }
 
 // add runs ADD of one plugin and counts it.

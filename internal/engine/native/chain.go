@@ -26,6 +26,7 @@ type chain struct {
 	of           *conflist.Network
 	network      *network
 	capabilities map[string]json.RawMessage
+	request      *engine.Request
 	index        int // of the attachment
 	common       sdk.CmdArgs
 	// others returns the attachments of the container so far. The last one is that of the
@@ -98,7 +99,7 @@ func (e *Engine) newChain(exec *sdk.Exec, r *engine.Request, i int) *chain {
 		args = slices.DeleteFunc(slices.Clone(args), func(kv [2]string) bool { return slices.Contains(engine.AddressArgs, kv[0]) })
 	}
 	c := &chain{
-		engine: e, exec: exec, of: a.Network, network: e.network(a.Network), capabilities: r.Capabilities, index: i,
+		engine: e, exec: exec, of: a.Network, network: e.network(a.Network), capabilities: r.Capabilities, request: r, index: i,
 		common: sdk.CmdArgs{
 			ContainerID: r.ID, Netns: r.Netns, IfName: r.IfName(i), Args: argsText(args), Path: r.Path(), Binaries: a.Binaries,
 			Secondary: slices.ContainsFunc(r.Others, isNetwork) || slices.ContainsFunc(r.Attachments[:i], isNetwork),
@@ -191,6 +192,16 @@ func (c *chain) run(ctx context.Context, command string, i int, result *types100
 	}
 	_, err = c.exec.Run(ctx, c.of.List.Plugins[i].Network.Type, command, c.args(i, result))
 	return err
+}
+
+// check runs CHECK of plugin i with the result of ADD.
+func (c *chain) check(ctx context.Context, i int, result *types100.Result) error {
+	err := c.run(ctx, "CHECK", i, result)
+	if err == nil {
+		return nil
+	}
+	binary := slices.Contains(c.engine.Binaries(c.of), c.of.List.Plugins[i].Network.Type)
+	return c.request.Checked(engine.Place{Attachment: c.index, Plugin: i}, binary, err)
 }
 
 // collect runs GC on plugin i.

@@ -269,7 +269,7 @@ func (e *Engine) checkChain(ctx context.Context, c *chain, a engine.Attachment) 
 		err = fmt.Errorf("%w: cniVersion %s", engine.ErrCheckUnsupported, a.Network.List.CNIVersion)
 	}
 	for i := 0; i < len(a.Network.List.Plugins) && err == nil; i++ {
-		err = c.run(ctx, "CHECK", i, a.Result)
+		err = c.check(ctx, i, a.Result)
 	}
 	return err
 }

@@ -42,13 +42,10 @@ func (b *bridge) Check(ctx context.Context, c *sdk.CmdArgs) error {
 		return b.rules.Check(ctx, c, r)
 	}
 	peer, err := veth.CheckSandbox(c, r)
-	if err != nil {
+	if peer == nil {
 		return err
 	}
-	if err := b.checkRouters(c, r); err != nil {
-		return err
-	}
-	return errors.Join(b.checkPort(c, r, peer, br), b.rules.Check(ctx, c, r))
+	return errors.Join(err, b.checkRouters(c, r), b.checkPort(c, r, peer, br), b.rules.Check(ctx, c, r))
 }
 
 // checkRouters returns an error if a container on a bridge without the host's address accepts what routers advertise. Of

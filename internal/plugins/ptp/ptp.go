@@ -263,10 +263,10 @@ func (p *ptp) Check(ctx context.Context, c *sdk.CmdArgs) error {
 		return err
 	}
 	peer, err := veth.CheckSandbox(c, r)
-	if err != nil {
+	if peer == nil {
 		return err
 	}
-	return errors.Join(p.checkHost(ctx, c, r, peer), p.rules.Check(ctx, c, r))
+	return errors.Join(err, p.checkHost(ctx, c, r, peer), p.rules.Check(ctx, c, r))
 }
 
 func (p *ptp) checkHost(ctx context.Context, c *sdk.CmdArgs, r *types100.Result, peer netlink.Link) error {

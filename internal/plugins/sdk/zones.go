@@ -106,10 +106,16 @@ func Addresses(r *types100.Result) []netip.Addr {
 	return all
 }
 
-// ContainerIPs returns the addresses of a result without those of the host's interfaces.
-func ContainerIPs(r *types100.Result) []*types100.IPConfig {
-	return slices.DeleteFunc(slices.Clone(r.IPs), func(ip *types100.IPConfig) bool {
-		i := ip.Interface
-		return i != nil && *i >= 0 && *i < len(r.Interfaces) && r.Interfaces[*i].Sandbox == ""
-	})
+// ContainerIPs returns the addresses of a result without those of the host's interfaces. The interface of a
+// virtual machine has the addresses of the container's, which are returned once.
+func ContainerIPs(r *types100.Result) (list []*types100.IPConfig) {
+	for _, ip := range r.IPs {
+		if i := ip.Interface; i != nil && *i >= 0 && *i < len(r.Interfaces) && r.Interfaces[*i].Sandbox == "" {
+			continue
+		}
+		if !slices.ContainsFunc(list, func(other *types100.IPConfig) bool { return other.Address.IP.Equal(ip.Address.IP) }) {
+			list = append(list, ip)
+		}
+	}
+	return list
 }

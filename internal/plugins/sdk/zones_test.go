@@ -18,4 +18,8 @@ func TestContainerIPs(t *testing.T) {
 	require.Equal(t, r.IPs[1:], got)
 	require.Len(t, r.IPs, 5, "the result is not changed")
 	require.NotNil(t, r.IPs[0])
+
+	r.Interfaces = append(r.Interfaces, &types100.Interface{Name: "tap0", Sandbox: "vm"})
+	r.IPs = append(r.IPs, &types100.IPConfig{Interface: types100.Int(2), Address: r.IPs[1].Address})
+	require.Equal(t, got, ContainerIPs(r), "the virtual machine has an address of the container")
 }

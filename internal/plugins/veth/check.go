@@ -15,12 +15,12 @@ import (
 )
 
 // CheckSandbox compares the container's end of the veth with a result: the
-// interface, its addresses, its routes and its source rules. It returns the link.
+// interface, its addresses, its routes and its source rules. It returns the link, also with an error if the link exists.
 func CheckSandbox(c *sdk.CmdArgs, r *types100.Result) (netlink.Link, error) {
 	i := slices.IndexFunc(r.Interfaces, func(itf *types100.Interface) bool {
-		return itf.Name == c.IfName && itf.Sandbox != ""
+		return itf.Name == c.IfName && itf.Sandbox == c.Netns
 	})
-	if i < 0 || r.Interfaces[i].Sandbox != c.Netns {
+	if i < 0 || c.Netns == "" {
 		return nil, fmt.Errorf("prevResult has no interface %q in %q", c.IfName, c.Netns)
 	}
 	s, err := c.Sandbox()
@@ -31,10 +31,7 @@ func CheckSandbox(c *sdk.CmdArgs, r *types100.Result) (netlink.Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find interface %q in the sandbox: %w", c.IfName, err)
 	}
-	if err := compareLink(link, r.Interfaces[i]); err != nil {
-		return nil, err
-	}
-	return link, errors.Join(checkAddresses(s, link, i, r), checkRoutes(s, r.Routes), checkSourceRules(s, link, r))
+	return link, errors.Join(compareLink(link, r.Interfaces[i]), checkAddresses(s, link, i, r), checkRoutes(s, r.Routes), checkSourceRules(s, link, r))
 }
 
 func compareLink(link netlink.Link, want *types100.Interface) error {

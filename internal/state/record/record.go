@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/allocnet/allocnet"
@@ -108,6 +109,9 @@ type Record struct {
 	// up; nil if none is. Until that is finished, it may or may not exist. One that is being
 	// added has no Result.
 	Pending *Attachment `json:"pending,omitempty"`
+	// Absent are objects in the network namespace that the results list and that did not exist right
+	// after ADD, as texts.
+	Absent []string `json:"absent,omitempty"`
 	// Addresses are the addresses that were found before a DEL without result.
 	Addresses []cleanup.Address `json:"addresses,omitempty"`
 	Created   time.Time         `json:"created"`
@@ -178,10 +182,15 @@ func (r *Record) Container() string {
 
 // BeginAdd turns r into the record of an ADD that has not created anything yet.
 func (r *Record) BeginAdd() {
-	r.Phase, r.Addresses, r.Acknowledged = Adding, nil, false
+	r.Phase, r.Addresses, r.Acknowledged, r.Absent = Adding, nil, false, nil
 	for i := range r.Attachments {
-		r.Attachments[i].Result = nil
+		r.Attachments[i].Result, r.Attachments[i].Known = nil, nil
 	}
+}
+
+// Differs reports whether something was not as in the results right after ADD.
+func (r *Record) Differs() bool {
+	return len(r.Absent) > 0 || slices.ContainsFunc(r.Attachments, func(a Attachment) bool { return len(a.Known) > 0 })
 }
 
 // Attachment is the attachment of an allocation to one network.
@@ -200,4 +209,6 @@ type Attachment struct {
 	Binaries []string `json:"binaries,omitzero"`
 	// Result is the CNI result of ADD; nil until it is known.
 	Result json.RawMessage `json:"result,omitempty"`
+	// Known are, by the index of the plugin, the findings that CHECK had right after ADD.
+	Known map[int][]string `json:"known,omitempty"`
 }

@@ -176,9 +176,9 @@ func (s *Store) Put(r *Record) error {
 // record, and that no addresses are noted. All other fields keep the values of
 // Put. It appends a line to the file, which is less work than replacing the
 // file; an incomplete line does not count. If the last of the attachments of r is the
-// Pending one of Put, then r has none Pending.
+// Pending one of Put, then r has none Pending. A record with Differs is replaced.
 func (s *Store) Update(r *Record) error {
-	if appendFile(s.file(r.ID), appendOutcome(make([]byte, 0, 2<<10), r)) == nil {
+	if !r.Differs() && appendFile(s.file(r.ID), appendOutcome(make([]byte, 0, 2<<10), r)) == nil {
 		return nil
 	}
 	return s.replace(r)

@@ -35,7 +35,16 @@ type Config struct {
 	// Interface are addresses in CIDR notation. If there are any, ADD first makes an interface with them in
 	// the network namespace, and DEL removes it.
 	Interface []string `json:"interface,omitempty"`
+	// Inside are command lines of sh by CNI command, which run in the network namespace.
+	Inside map[string]string `json:"inside,omitempty"`
+	// VM is the name of a link in the network namespace that leads to a virtual machine. The result of ADD is
+	// prevResult with that link and with an interface of the machine, which has the addresses of CNI_IFNAME, as
+	// that of the plugin tc-redirect-tap.
+	VM string `json:"vm,omitempty"`
 }
+
+// Netns stands for CNI_NETNS in the Result of a Behaviour.
+const Netns = "CNI_NETNS"
 
 // Call is one line of the log.
 type Call struct {

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -60,12 +62,22 @@ func run(command string) error {
 			return err
 		}
 	}
+	if line := conf.Fake.Inside[command]; line != "" {
+		if err := runInside(line); err != nil {
+			return err
+		}
+	}
 	b := conf.Fake.On[command]
 	if b.Only > 0 && strings.Count(strings.Join(before, "\n"), conf.Type+" "+command) >= b.Only {
 		b = fakeplugin.Behaviour{Result: b.Result}
 	}
 	if b.Result == nil {
 		b.Result = conf.PrevResult
+	}
+	if conf.Fake.VM != "" && command == "ADD" {
+		if b.Result, err = withVM(b.Result, conf.Fake.VM); err != nil {
+			return err
+		}
 	}
 	return act(&b, command, conf.CNIVersion)
 }
@@ -93,7 +105,7 @@ func act(b *fakeplugin.Behaviour, command, version string) error {
 		json.NewEncoder(os.Stdout).Encode(map[string]any{"cniVersion": version, "code": b.Code, "msg": b.Msg})
 		os.Exit(1)
 	case b.Exit == 0 && command == "ADD":
-		fmt.Print(string(b.Result))
+		fmt.Print(strings.ReplaceAll(string(b.Result), fakeplugin.Netns, os.Getenv("CNI_NETNS")))
 	}
 	os.Exit(b.Exit)
 	return nil
@@ -172,4 +184,47 @@ func addInterface(name string, addresses []string) error {
 		}
 	}
 	return nil
+}
+
+// runInside runs a command line in the network namespace.
+func runInside(line string) error {
+	path := os.Getenv("CNI_NETNS")
+	if path == "" {
+		return nil
+	}
+	s, err := sandbox.Open(path)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	return s.Do(func() error {
+		if out, err := exec.Command("sh", "-c", line).CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w: %s", line, err, out)
+		}
+		return nil
+	})
+}
+
+// withVM returns a result with a link to a virtual machine, and with the interface of the machine.
+func withVM(result json.RawMessage, link string) (json.RawMessage, error) {
+	var r map[string]any
+	if err := json.Unmarshal(result, &r); err != nil {
+		return nil, err
+	}
+	interfaces, _ := r["interfaces"].([]any)
+	ips, _ := r["ips"].([]any)
+	netns, machine := os.Getenv("CNI_NETNS"), len(interfaces)+1
+	for _, ip := range slices.Clone(ips) {
+		address, _ := ip.(map[string]any)
+		index, _ := address["interface"].(float64)
+		of, _ := interfaces[int(index)].(map[string]any)
+		if of["name"] == os.Getenv("CNI_IFNAME") && of["sandbox"] == netns {
+			address = maps.Clone(address)
+			address["interface"] = machine
+			ips = append(ips, address)
+		}
+	}
+	r["ips"] = ips
+	r["interfaces"] = append(interfaces, map[string]any{"name": link, "sandbox": netns}, map[string]any{"name": link, "sandbox": os.Getenv("CNI_CONTAINERID")})
+	return json.Marshal(r)
 }
