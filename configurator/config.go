@@ -80,9 +80,11 @@ type Config struct {
 	Routes Routes
 	// Policy is the network policy of all allocations in the embedded network, besides that
 	// of each allocation: a packet must be allowed by both. An allocation keeps the policy with
-	// which it was set up. Default is the preset no-host: allocations reach their own network
-	// and what is outside the host. An empty policy allows everything, and is the default with
-	// EngineExec, which cannot enforce another one. Other networks have theirs in the configuration of the
+	// which it was set up. Default are the presets no-host and published-only: allocations reach
+	// their own network and what is outside the host, and are reached from their own network, from
+	// the host, and at their host ports. With SubnetsFrom or Routes, which connect several hosts,
+	// it is no-host alone. An empty policy allows everything, and is the default with EngineExec,
+	// which cannot enforce another one. Other networks have theirs in the configuration of the
 	// plugin policy.
 	Policy *policy.Policy
 	// Engine runs the plugins; default EngineAuto.

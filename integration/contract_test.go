@@ -52,6 +52,7 @@ func contract() testbed.Contract {
 		"TestReleasedAddress":                  {Run: TestReleasedAddress},
 		"TestRepair":                           {Run: TestRepair, Always: true},
 		"TestSecondNetworkFails":               {Run: TestSecondNetworkFails, Bypasses: true}, // two networks
+		"TestServiceAddresses":                 {Run: TestServiceAddresses},
 		"TestSetupAgain":                       {Run: TestSetupAgain, Always: true},
 		"TestStateLost":                        {Run: TestStateLost},
 		"TestStream":                           {Run: TestStream},

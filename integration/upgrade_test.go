@@ -13,6 +13,7 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/testing/testbed"
 	"github.com/allocnet/allocnet/internal/testing/testhost"
+	"github.com/allocnet/allocnet/policy"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -23,7 +24,12 @@ func TestEmbeddedNetworkWasABridge(t *testing.T) {
 }
 
 func testEmbeddedNetworkWasABridge(t *testing.T, w testbed.Way) {
-	h := newHost(t, w.Engine, func(c *configurator.Config) { c.Network = "allocnet" })
+	h := newHost(t, w.Engine, func(c *configurator.Config) {
+		c.Network = "allocnet"
+		if w.Engine == configurator.EngineNative { // published-only admits allocations with the plugin policy
+			c.Policy = &policy.Policy{Presets: []policy.Preset{policy.NoHost}}
+		}
+	})
 	bridge := testbed.Chain("bridge", testbed.Families{V4: "10.202.0.0/16", V6: "fd0a:110c:2e7::/64"}, w.Backend)
 	bridge[1]["bridge"] = "allocnet0"
 	bridge[1]["ipam"].(map[string]any)["dataDir"] = filepath.Join(configurator.DefaultStateDir, "leases")

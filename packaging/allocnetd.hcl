@@ -61,12 +61,14 @@ routes {
 }
 
 # The network policy of all allocations in the embedded network, besides that of each
-# allocation: presets (isolated, egress-only, no-metadata, no-host, no-private), the path of
-# one file in JSON that only root can write, which a reload reads again, or "none". If it
-# is empty, it is "no-host": they do not reach allocations of other networks, and of the
-# host only the gateway's address and the link-local address of the host's end of their
-# link. An allocation keeps the policy with which it was set up. The engine "exec" cannot
-# enforce any, and has none if this is empty. See docs/policy.md.
+# allocation: presets (isolated, egress-only, no-metadata, no-host, published-only,
+# no-private), the path of one file in JSON that only root can write, which a reload reads
+# again, or "none". If it is empty, it is "no-host" and "published-only": they do not reach
+# allocations of other networks that have policies, and of the host only the gateway's
+# address and the link-local address of the host's end of their link. They are reached by
+# each other, by the host, and at their host ports. With "subnets_from" or "routes", it is
+# "no-host" alone. An allocation keeps the policy with which it was set up. The engine
+# "exec" cannot enforce any, and has none if this is empty. See docs/policy.md.
 #policy = []
 
 # How allocations are set up.

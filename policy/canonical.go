@@ -17,6 +17,9 @@ func (p *Policy) Canonical() []byte {
 		if p.fallback(t) == Allow && p.closesHost(t) {
 			lines = append(lines, fmt.Sprintf("%s %s", t, byNoHost))
 		}
+		if p.fallback(t) == Allow && p.admitsPublished(t) {
+			lines = append(lines, fmt.Sprintf("%s %s", t, byPublishedOnly))
+		}
 		for _, r := range p.sources(t) {
 			for _, peer := range r.canonicalPeers() {
 				for _, s := range r.spans() {

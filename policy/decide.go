@@ -26,6 +26,10 @@ func (r *Remote) elsewhere() bool {
 	return !r.OwnNetwork && (r.Host || r.Known && !r.HostPort)
 }
 
+// unpublished reports whether a packet was neither sent to a host port, nor by an allocation in the own
+// network: what the preset published-only denies, unless it is from the host.
+func (r *Remote) unpublished() bool { return !r.HostPort && !(r.Known && r.OwnNetwork) }
+
 // Flow is what the first packet of a connection carries: the number of the protocol and the
 // destination port, or for ICMP and ICMPv6 the type.
 type Flow struct {
@@ -73,8 +77,8 @@ const (
 // an allocation's ID, a selector, "host", a CIDR by the length of its prefix ("metadata"
 // being CIDRs of full length), "world", and every peer of a rule without peers. Among equally
 // specific rules, one that denies decides. If no rule matches, ingress from the host is
-// allowed, egress to what the preset "no-host" is about denied if the policy has it, and the default
-// decides on everything else. Ingress from the host is also allowed if only rules match that do not
+// allowed, what the presets "no-host" and "published-only" are about denied if the policy has them, and
+// the default decides on everything else. Ingress from the host is also allowed if only rules match that do not
 // name "host".
 func (p *Policy) Decide(t Traffic, remote Remote, flow Flow) Decision {
 	remote.Addr = remote.Addr.Unmap().WithZone("")
@@ -95,6 +99,8 @@ func (p *Policy) Decide(t Traffic, remote Remote, flow Flow) Decision {
 		return Decision{Allow, byHost}
 	case best == rankNone && decision.Verdict == Allow && p.closesHost(t) && remote.elsewhere():
 		return Decision{Deny, byNoHost}
+	case best == rankNone && decision.Verdict == Allow && p.admitsPublished(t) && remote.unpublished():
+		return Decision{Deny, byPublishedOnly}
 	}
 	return decision
 }

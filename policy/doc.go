@@ -43,7 +43,7 @@
 // Presets are rules under a name. They are added to the policy's own rules; a direction
 // denies by default if any part does. So isolated together with egress-only is
 // egress-only, and a preset's rules give way to own rules with more specific peers. The preset
-// no-host gives way to every rule that matches: it decides before a default that allows.
+// no-host and published-only give way to every rule that matches: they decide before a default that allows.
 //
 // Decide is the definition of all this. Steps lists the rules so that the first one that
 // matches has the same decision, as in a packet filter. Canonical is the input of a content hash.

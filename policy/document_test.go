@@ -36,7 +36,7 @@ func TestDocument(t *testing.T) {
 		require.NoError(t, err)
 		policies = append(policies, p)
 	}
-	require.Len(t, policies, 4)
+	require.Len(t, policies, 5)
 
 	rules := regexp.MustCompile("`(\\{[^`\n]*\"peers\"[^`]*\\})`").FindAllStringSubmatch(text, -1)
 	require.Len(t, rules, 3)

@@ -33,6 +33,8 @@ func (s *Step) matchesPeer(remote Remote) bool {
 		return remote.Host && !remote.Known && !remote.OwnNetwork
 	case s.OtherNetwork:
 		return remote.Known && !remote.HostPort && !remote.OwnNetwork
+	case s.Unpublished:
+		return !remote.HostPort && !(remote.Known && remote.OwnNetwork)
 	case s.Host:
 		return remote.Host && !remote.Known
 	case s.World:
@@ -54,7 +56,7 @@ func pick[T any](u universe, list ...T) T { return list[u.IntN(len(list))] }
 
 func (u universe) policy() *Policy {
 	p := &Policy{}
-	for _, preset := range []Preset{Isolated, EgressOnly, NoMetadata, NoPrivate, NoHost} {
+	for _, preset := range []Preset{Isolated, EgressOnly, NoMetadata, NoPrivate, NoHost, PublishedOnly} {
 		if u.IntN(8) == 0 {
 			p.Presets = append(p.Presets, preset)
 		}

@@ -163,6 +163,11 @@ func (p *Policy) closesHost(t Traffic) bool {
 	return p != nil && t == Egress && slices.Contains(p.Presets, NoHost)
 }
 
+// admitsPublished reports whether the policy has the preset published-only, which concerns one direction.
+func (p *Policy) admitsPublished(t Traffic) bool {
+	return p != nil && t == Ingress && slices.Contains(p.Presets, PublishedOnly)
+}
+
 // action returns the rule's verdict, with its default.
 func (r *Rule) action() Verdict {
 	if r.Action == Deny {

@@ -25,10 +25,16 @@ const (
 	// networks on it: addresses of the host and of allocations outside the allocation's own
 	// network. Host ports of allocations in other networks stay reachable, as from everywhere.
 	NoHost Preset = "no-host"
+	// PublishedOnly denies by default ingress from everywhere but the host and allocations in the
+	// allocation's own network, unless it was sent to a host port of the allocation.
+	PublishedOnly Preset = "published-only"
 )
 
-// byNoHost is the name of a decision of NoHost.
-const byNoHost = "preset " + string(NoHost)
+// The names of decisions of NoHost and PublishedOnly.
+const (
+	byNoHost        = "preset " + string(NoHost)
+	byPublishedOnly = "preset " + string(PublishedOnly)
+)
 
 // metadata are the addresses of the services by which cloud providers give metadata, and
 // often credentials, to their machines, tasks and pods. Sources, all public documentation:
@@ -77,8 +83,9 @@ var presets = map[Preset]*Policy{
 		Egress:  &Direction{Default: Deny, Rules: []Rule{{Peers: []Peer{{Name: nameWorld}}}}},
 	},
 	NoMetadata: {Egress: &Direction{Rules: []Rule{{Action: Deny, Peers: []Peer{{Name: nameMetadata}}}}}},
-	NoHost:     {}, // is not about particular addresses: see Remote.elsewhere
 	NoPrivate:  {Egress: &Direction{Rules: []Rule{{Action: Deny, Peers: append(cidrs(private), Peer{Name: nameHost})}}}},
+	// These are not about particular addresses: see Remote.elsewhere and Remote.unpublished.
+	NoHost: {}, PublishedOnly: {},
 }
 
 // Metadata returns the addresses for which the peer "metadata" stands, as prefixes of full

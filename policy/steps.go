@@ -23,7 +23,10 @@ type Step struct {
 	// that are not in the own network: see Remote.OwnNetwork. It does not apply to what was sent
 	// to a host port of an allocation.
 	OtherNetwork bool
-	Prefixes     []netip.Prefix // of one length, or of both families
+	// Unpublished is true for what was neither sent to a host port of the allocation, nor by an
+	// allocation in the own network.
+	Unpublished bool
+	Prefixes    []netip.Prefix // of one length, or of both families
 	// Except are the addresses that do not belong to World; none contains another.
 	Except []netip.Prefix
 	// Services are those of the rule, of which one has to match. There is at least one.
@@ -54,6 +57,9 @@ func (p *Policy) Steps(t Traffic) (steps []Step, fallback Verdict) {
 	if fallback == Allow && p.closesHost(t) {
 		steps = append(steps, Step{Rule: byNoHost, Verdict: Deny, Host: true, OtherNetwork: true, Services: everything},
 			Step{Rule: byNoHost, Verdict: Deny, OtherNetwork: true, Services: everything})
+	}
+	if fallback == Allow && p.admitsPublished(t) {
+		steps = append(steps, Step{Rule: byPublishedOnly, Verdict: Deny, Unpublished: true, Services: everything})
 	}
 	return steps, fallback
 }

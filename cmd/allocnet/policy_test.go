@@ -73,7 +73,8 @@ func TestPolicy(t *testing.T) {
 
 	require.Regexp(t, `^\S+ \(allocation web\) -> \S+ \(allocation db\), tcp/80: allowed\nPOLICY OF +DIRECTION +VERDICT +RULE\nnetwork allocnet +egress of web +allow +default\nallocation web +egress of web +allow +default\nnetwork allocnet +ingress of db +allow +default\nallocation db +ingress of db +allow +clients\n`,
 		w.run("policy", "explain", "web", "--to", "db", "tcp/80").ok(t))
-	require.Regexp(t, `^192.0.2.1 -> \S+ .*, tcp/81: denied by default of allocation db\n`, w.run("policy", "explain", "db", "--from", "192.0.2.1", "81/tcp").ok(t))
+	require.Regexp(t, `^192.0.2.1 -> \S+ .*, tcp/81: denied by preset published-only of network allocnet\n(.*\n)*allocation db +ingress of db +deny +default\n`,
+		w.run("policy", "explain", "db", "--from", "192.0.2.1", "81/tcp").ok(t))
 	require.Contains(t, w.run("policy", "explain", "web", "--to", "169.254.169.254", "tcp/80").ok(t), "denied by preset no-metadata of allocation web")
 	require.Contains(t, w.run("policy", "explain", "db", "--to", at, "tcp/81").ok(t), "no policy applies", "it does not leave the allocation")
 	require.Regexp(t, `\(host\), tcp/80: allowed`, w.run("policy", "explain", "web", "--to", "host", "tcp/80").ok(t), "the gateway")

@@ -34,6 +34,9 @@ func (h *host) healing(s *settings.Settings) (tasks []server.Task) {
 		h.checker.Store(checker)
 		tasks = append(tasks, server.Task{Name: "check of allocations in the background", Run: h.afterReconcile(s.Reconcile.Wait, checker.Run)})
 	}
+	if repairs && s.Heal.Enabled && h.rules != nil {
+		tasks = append(tasks, server.Task{Name: "addresses of services", Run: h.exceptServices})
+	}
 	if repairs && s.Heal.Enabled {
 		return append(tasks, server.Task{Name: "repair of what other programs remove", Run: h.afterReconcile(s.Reconcile.Wait, healer.Run)})
 	}

@@ -42,9 +42,12 @@ type dropInUser struct {
 	h *host
 }
 
-func (h *host) dropInUser(dir string) *dropInUser {
+func (h *host) dropInUser(dir string, change ...func(plugins []map[string]any)) *dropInUser {
 	h.T.Helper()
 	plugins := testbed.Chain("bridge", testbed.Dual, "")
+	for _, do := range change {
+		do(plugins)
+	}
 	list, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": "net", "plugins": plugins})
 	require.NoError(h.T, err)
 	cni, err := gocni.New(gocni.WithPluginDir([]string{dir}), gocni.WithConfListBytes(list))
@@ -205,4 +208,26 @@ func atOnce(containers []*dropInContainer, do func(*dropInContainer) error) erro
 		all = append(all, <-errs)
 	}
 	return errors.Join(all...)
+}
+
+// TestDropInPublishedOnly: a neighbour of the host reaches a container at its host ports only. The DEL with a
+// configuration that has changed since removes the rules.
+func TestDropInPublishedOnly(t *testing.T) {
+	h := newHost(t, testbed.Native.Engine)
+	dir, enable := dropInDir(t)
+	enable()
+	testbed.Shell(t, "ip -n outside route add 10.99.0.0/24 via "+testhost.Host4.Addr().String()+" && ip -n outside route add fd00:99::/64 via "+testhost.Host6.Addr().String())
+	u := h.dropInUser(dir, func(plugins []map[string]any) { plugins[2]["ingressPolicy"] = "published" })
+	c := u.container(0)
+	require.NoError(t, u.add(c))
+	require.NoError(t, u.check(c))
+	u.requireAnswer(c)
+	for _, a := range c.addresses {
+		testbed.RequireAnswer(t, "", "tcp", testbed.At(a, 80), c.id)
+		testbed.RequireSilence(t, h.Outside.Path(), "tcp", testbed.At(a, 80))
+	}
+	require.NoError(t, h.dropInUser(dir).remove(c))
+	out, err := exec.Command("nft", "list", "set", "ip", "allocnet", "published_only").CombinedOutput()
+	require.NoError(t, err, string(out))
+	require.NotContains(t, string(out), "elements")
 }

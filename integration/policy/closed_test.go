@@ -2,6 +2,7 @@ package policy
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -17,7 +18,8 @@ import (
 
 // TestEmbeddedNetworkIsClosed: allocations of the embedded network reach each other, their gateway,
 // host ports and what is outside the host, but neither the host's other addresses nor allocations of
-// other networks, unless the configuration says otherwise.
+// other networks, unless the configuration says otherwise. Allocations of other networks, and what is
+// outside the host, reach their host ports. They reach those of networks without the plugin policy.
 func TestEmbeddedNetworkIsClosed(t *testing.T) {
 	for name, of := range map[string]*policy.Policy{
 		"default": nil,
@@ -38,12 +40,22 @@ func TestEmbeddedNetworkIsClosed(t *testing.T) {
 func testEmbeddedNetworkIsClosed(t *testing.T, of *policy.Policy) {
 	h := newHost(t, configurator.EngineNative, func(c *configurator.Config) { c.Policy = of })
 	h.connectOutside()
+	for _, c := range []string{
+		"ip -n outside route add 10.202.0.0/16 via " + testhost.Host4.Addr().String(),
+		"ip -n outside -6 route add fd0a:110c:2e7::/64 via " + testhost.Host6.Addr().String(),
+	} {
+		require.NoError(t, testbed.Command(strings.Fields(c)[0], strings.Fields(c)[1:]...), c)
+	}
 	h.Network("other", policed("bridge", testbed.Families{V4: "10.99.3.0/24", V6: "fd00:99:3::/64"})...)
+	h.Network("plain", testbed.Chain("ptp", testbed.Families{V4: "10.99.4.0/24", V6: "fd00:99:4::/64"}, "")...)
+	published := testbed.Chain("ptp", testbed.Families{V4: "10.99.5.0/24", V6: "fd00:99:5::/64"}, "")
+	published[2]["ingressPolicy"] = "published"
+	h.Network("published", published...)
 	answerAll(t, "", 53) // the others are those of connectOutside
 	var allocs []configurator.Allocation
 	var addresses [][2]netip.Addr
-	for i, network := range []string{"allocnet", "allocnet", "other"} {
-		a := h.Alloc([]string{"a", "b", "c"}[i])
+	for i, network := range []string{"allocnet", "allocnet", "other", "plain", "published"} {
+		a := h.Alloc([]string{"a", "b", "c", "d", "e"}[i])
 		a.Networks = []string{network}
 		a.Ports = []portmap.Port{{Value: 8000 + i, To: 80, Protocols: []string{"udp", "tcp"}}}
 		h.InNew(a, func() {
@@ -73,14 +85,19 @@ func testEmbeddedNetworkIsClosed(t *testing.T, of *policy.Policy) {
 			{"to the host", host, 80, open},
 			{"to the host's resolver", host, 53, of != nil},
 			{"to another network", addresses[2][family], 80, open},
+			{"to a network without policies", addresses[3][family], 80, true},
+			{"to a network without policies that publishes its ports", addresses[4][family], 80, false},
 			{"to the gateway of another network", [2]netip.Addr{netip.MustParseAddr("10.99.3.1"), netip.MustParseAddr("fd00:99:3::1")}[family], 80, open},
 		} {
 			flows = append(flows, &flow{name: one.name, netns: allocs[0].Netns, protocol: "udp", to: netip.AddrPortFrom(one.to, one.port), want: one.want})
 		}
 		flows = append(flows,
 			&flow{name: "from the host", protocol: "udp", to: netip.AddrPortFrom(addresses[0][family], 80), want: true},
-			&flow{name: "from another network", netns: allocs[2].Netns, protocol: "udp", to: netip.AddrPortFrom(addresses[0][family], 80), want: true},
-			&flow{name: "from outside", netns: h.Outside.Path(), protocol: "udp", to: netip.AddrPortFrom(host, 8000), want: true})
+			&flow{name: "from another network", netns: allocs[2].Netns, protocol: "udp", to: netip.AddrPortFrom(addresses[0][family], 80), want: of != nil},
+			&flow{name: "from outside", netns: h.Outside.Path(), protocol: "udp", to: netip.AddrPortFrom(addresses[0][family], 80), want: of != nil},
+			&flow{name: "ping from outside", netns: h.Outside.Path(), protocol: "icmp", to: netip.AddrPortFrom(addresses[0][family], 0), want: of != nil},
+			&flow{name: "from another network to its host port", netns: allocs[2].Netns, protocol: "udp", to: netip.AddrPortFrom(host, 8000), want: true},
+			&flow{name: "from outside to its host port", netns: h.Outside.Path(), protocol: "udp", to: netip.AddrPortFrom(host, 8000), want: true})
 	}
 	h.requireFlows(flows)
 	privhost.FlushRuleset(t)

@@ -37,6 +37,7 @@ func contract() testbed.Contract {
 		"TestPolicyRefused":                   {Run: TestPolicyRefused, Always: true},
 		"TestPolicyUpdate":                    {Run: TestPolicyUpdate},
 		"TestPolicyWithoutIPv6":               {Run: TestPolicyWithoutIPv6},
+		"TestPublishedOnly":                   {Run: TestPublishedOnly},
 		"TestShortPacketsAreListed":           {Run: TestShortPacketsAreListed},
 	}
 }

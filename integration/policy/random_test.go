@@ -220,7 +220,7 @@ func pick[T any](r *rand.Rand, list ...T) T { return list[r.IntN(len(list))] }
 
 func (r *randomPolicies) policy() *policy.Policy {
 	p := &policy.Policy{Ingress: r.direction(), Egress: r.direction()}
-	for _, preset := range []policy.Preset{policy.Isolated, policy.EgressOnly, policy.NoMetadata, policy.NoPrivate, policy.NoHost, policy.NoHost} {
+	for _, preset := range []policy.Preset{policy.Isolated, policy.EgressOnly, policy.NoMetadata, policy.NoPrivate, policy.NoHost, policy.NoHost, policy.PublishedOnly, policy.PublishedOnly} {
 		if r.IntN(10) == 0 {
 			p.Presets = append(p.Presets, preset)
 		}
@@ -316,6 +316,7 @@ func (e *ends) decisions() (list []policy.Decision) {
 		e.source.Labels = nil
 		if e.from != nil {
 			e.source.Labels = e.from.Labels
+			e.source.OwnNetwork = slices.ContainsFunc(e.to.subnets[:], func(p netip.Prefix) bool { return p.Contains(e.source.Addr) })
 		}
 		list = append(list, e.to.Policy.Decide(policy.Ingress, e.source, e.service), e.to.network.Decide(policy.Ingress, e.source, e.service))
 	}
@@ -393,7 +394,7 @@ func (r *randomPolicies) flow() *flow {
 	e.receiver = remoteOf(e.to, e.to.addresses[v6], false)
 	f.to = netip.AddrPortFrom(e.to.addresses[v6], e.service.Port)
 	if (f.protocol == "udp" || f.protocol == "tcp") && r.IntN(3) == 0 { // through the host port
-		e.service.Port, e.receiver.HostPort = 80, true
+		e.service.Port, e.receiver.HostPort, e.source.HostPort = 80, true, true
 		to := hostAddress
 		if f.netns == "" && v6 == 0 {
 			to = netip.MustParseAddr("127.0.0.1")

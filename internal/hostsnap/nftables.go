@@ -146,8 +146,8 @@ func (c *collector) set(conn *nftables.Conn, table *nftables.Table, set *nftable
 }
 
 // sharedSets are the sets in allocnet's tables whose elements belong to
-// networks and bridges, not to attachments.
-var sharedSets = map[string]bool{"networks": true, "exempt": true, "guarded": true, "guards": true}
+// networks, bridges and the host, not to attachments.
+var sharedSets = map[string]bool{"networks": true, "exempt": true, "guarded": true, "guards": true, "service_addresses": true}
 
 // unowned reports whether no element names an owner.
 func unowned(elements []nftables.SetElement) bool {

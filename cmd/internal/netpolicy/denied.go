@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -140,10 +141,21 @@ func (h *Host) denied(d *ruleset.Denial) client.DeniedFlow {
 		ID: h.Allocation(d.Address), Direction: t.String(), Address: d.Address.String(), Peer: d.Peer.String(), PeerID: h.Allocation(d.Peer),
 		Protocol: policy.ProtocolName(d.Protocol), Port: int(d.Port), Packets: d.Packets, Bytes: d.Bytes,
 	}
-	if reason := Denial(h.Decisions(t, d.Address, d.Peer, policy.Flow{Protocol: d.Protocol, Port: d.Port})); reason != nil {
+	if reason := h.denial(t, d.Address, d.Peer, policy.Flow{Protocol: d.Protocol, Port: d.Port}); reason != nil {
 		f.Rule, f.Network = reason.Rule, reason.Network
 	}
 	return f
+}
+
+// denial returns the decision that denies a flow. The kernel does not list whether a flow to an allocation was sent
+// to a host port: a decision that denies it in any case comes first.
+func (h *Host) denial(t policy.Traffic, of, peer netip.Addr, flow policy.Flow) *Reason {
+	if t == policy.Ingress {
+		if reason := Denial(h.decisions(t, of, peer, flow, true)); reason != nil {
+			return reason
+		}
+	}
+	return Denial(h.Decisions(t, of, peer, flow))
 }
 
 // most returns the flows with the most packets: at most limit, and at most perAllocation of

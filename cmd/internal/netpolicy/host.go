@@ -189,13 +189,18 @@ func (h *Host) Explain(from, to netip.Addr, flow policy.Flow) ([]Reason, error) 
 	return list, nil
 }
 
-// Decisions returns the decisions of the policies of the allocation with an address.
+// Decisions returns the decisions of the policies of the allocation with an address, on a flow that was
+// not sent to a host port.
 func (h *Host) Decisions(t policy.Traffic, of, peer netip.Addr, flow policy.Flow) []Reason {
+	return h.decisions(t, of, peer, flow, false)
+}
+
+func (h *Host) decisions(t policy.Traffic, of, peer netip.Addr, flow policy.Flow, hostPort bool) []Reason {
 	e := h.ends[of.Unmap()]
 	if e == nil {
 		return nil
 	}
-	remote := policy.Remote{Addr: peer, Host: h.local.Has(peer) || t == policy.Egress && h.local.Receives(peer)}
+	remote := policy.Remote{Addr: peer, Host: h.local.Has(peer) || t == policy.Egress && h.local.Receives(peer), HostPort: hostPort}
 	remote.OwnNetwork = slices.ContainsFunc(e.networks, func(p netip.Prefix) bool { return p.Contains(peer.Unmap()) })
 	if p := h.ends[peer.Unmap()]; p != nil {
 		remote.Known, remote.Allocation, remote.Labels = true, p.id, p.labels

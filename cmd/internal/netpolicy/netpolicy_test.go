@@ -37,7 +37,7 @@ func TestRead(t *testing.T) {
 		require.Equal(t, wanted, got, text)
 	}
 	for text, want := range map[string]string{
-		"isolate":         `"isolate" is neither a file nor a list of presets; the presets are isolated, egress-only, no-metadata, no-host, no-private`,
+		"isolate":         `"isolate" is neither a file nor a list of presets; the presets are isolated, egress-only, no-metadata, no-host, published-only, no-private`,
 		"isolated,x":      "neither a file",
 		file + "x":        "no such file",
 		"-":               `standard input: parse policy: egress: unknown field "defalt"`,
@@ -126,6 +126,26 @@ func TestExplain(t *testing.T) {
 		}
 		require.Equal(t, want, rule, to)
 	}
+
+	const published = `{"plugins":[{"type":"policy","policy":{"presets":["published-only"]}}]}`
+	admitting, err := New([]allocnet.Record{
+		record("a", "10.1.0.2/16", published, nil, nil), record("b", "10.1.0.3/16", published, nil, mustParse(t, `{"ingress":{"default":"deny"}}`)),
+		record("c", "10.2.0.3/16", open, nil, nil),
+	})
+	require.NoError(t, err)
+	for from, want := range map[string]string{
+		"10.1.0.3": "", "127.0.0.1": "", "10.1.0.9": "preset published-only", "198.51.100.1": "preset published-only", "10.2.0.3": "preset published-only",
+	} {
+		rule := ""
+		reasons, err := admitting.Explain(addr(from), addr("10.1.0.2"), tcp(80))
+		require.NoError(t, err)
+		if d := Denial(reasons); d != nil {
+			rule = d.Rule
+		}
+		require.Equal(t, want, rule, from)
+	}
+	require.Equal(t, "preset published-only", admitting.denial(policy.Ingress, addr("10.1.0.2"), addr("198.51.100.1"), tcp(80)).Rule)
+	require.Equal(t, "default", admitting.denial(policy.Ingress, addr("10.1.0.3"), addr("198.51.100.1"), tcp(80)).Rule, "also through a host port")
 
 	_, err = New([]allocnet.Record{record("a", "10.1.0.2/16", `{"plugins":[{"type":"policy","policy":{"x":1}}]}`, nil, nil)})
 	require.ErrorContains(t, err, `allocation "a": network "net": `)

@@ -47,6 +47,8 @@ func peerText(s *policy.Step) string {
 		return "host, but not the gateway"
 	case s.OtherNetwork:
 		return "allocations of other networks"
+	case s.Unpublished:
+		return "outside of its network, except to host ports"
 	case s.Host:
 		return "host"
 	case s.World:

@@ -19,7 +19,8 @@ var Presets = []struct {
 	{policy.Isolated, "denies both directions by default"},
 	{policy.EgressOnly, "denies both directions by default, allows egress to the world"},
 	{policy.NoMetadata, "denies egress to metadata services of cloud providers"},
-	{policy.NoHost, "denies by default egress to the host and to other networks on it"},
+	{policy.NoHost, "denies by default egress to the host and to allocations of other networks"},
+	{policy.PublishedOnly, "denies by default ingress from outside of its network, except to host ports"},
 	{policy.NoPrivate, "denies egress to the host and to private addresses"},
 }
 

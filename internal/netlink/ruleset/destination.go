@@ -10,7 +10,7 @@ import (
 
 // Destination returns where packets to a host port lead, and the owner of that mapping: the
 // mapping for this address of the host or, if there is none, that for every address of its
-// family. It returns nil if there is neither.
+// family, unless the address is one of a service. It returns nil if there is neither.
 func (r *Ruleset) Destination(ctx context.Context, host netip.Addr, protocol uint8, port uint16) (*Mapping, names.Owner, error) {
 	host = host.Unmap()
 	any := netip.IPv4Unspecified()
@@ -24,13 +24,17 @@ func (r *Ruleset) Destination(ctx context.Context, host netip.Addr, protocol uin
 	if err != nil {
 		return nil, names.Owner{}, fmt.Errorf("look up %s: %w", &m, err)
 	}
-	found, err := r.lookUp(ctx, list)
+	var service lister
+	service.address(tableOf(host), tableOf(host).services, host)
+	found, err := r.lookUp(ctx, append(list, service.list...))
 	if err != nil {
 		return nil, names.Owner{}, fmt.Errorf("look up %s: %w", &m, err)
 	}
 	var best *element
-	for i := range found {
-		if found[i].set != nil && (best == nil || found[i].set == found[i].set.table.hostIPPorts) {
+	isService := found[len(list)].set != nil
+	for i := range list {
+		one := list[i].set == list[i].set.table.hostIPPorts
+		if found[i].set != nil && (one || best == nil && !isService) {
 			best = &found[i]
 		}
 	}

@@ -253,11 +253,15 @@ func (e *element) String() string {
 			return fmt.Sprintf("open address %s (firewalld zone %s)", e.address(), e.zone)
 		}
 		return fmt.Sprintf("open address %s", e.address())
+	case t.publishedOnly:
+		return fmt.Sprintf("address %s that only host ports reach", e.address())
 	case t.announced:
 		r := e.announced()
 		return fmt.Sprintf("announced address %s (table %d)", e.address(), r.Table)
 	case t.contacted, t.contactedPorts, t.contactedMissed:
 		return fmt.Sprintf("%s %x", strings.Replace(e.set.name, "_", " ", 1), e.key[:e.set.keyLen])
+	case t.services:
+		return fmt.Sprintf("address %s of a service", e.address())
 	case t.networks:
 		last, _ := netip.AddrFromSlice(e.end[:e.set.keyLen/2])
 		return fmt.Sprintf("network %s-%s", e.address(), last)

@@ -37,7 +37,7 @@ func (e *Elements) listTo(l *lister) ([]element, error) {
 	if len(e.Zone) > maxZone {
 		l.fail("the name of firewalld's zone is longer than %d bytes", maxZone)
 	}
-	l.list = make([]element, 0, 2*(len(e.Masquerade)+len(e.Published))+len(e.Mappings)+len(e.Open)+len(e.Announced)+4*len(e.Guarded)+len(e.Known)+5*len(e.Policed)+8*len(e.Ports))
+	l.list = make([]element, 0, 2*(len(e.Masquerade)+len(e.Published))+len(e.Mappings)+len(e.Open)+2*len(e.PublishedOnly)+len(e.Announced)+4*len(e.Guarded)+len(e.Known)+5*len(e.Policed)+8*len(e.Ports))
 	for _, t := range policyTables {
 		l.policies(t, e)
 	}
@@ -63,7 +63,7 @@ func (l *lister) fail(format string, args ...any) {
 	}
 }
 
-// addresses adds the elements of Masquerade, Published and Open.
+// addresses adds the elements of Masquerade, Published, Open and PublishedOnly.
 func (l *lister) addresses(t *table, e *Elements) {
 	for _, p := range e.Masquerade {
 		l.within(t, t.masqueraded, p)
@@ -77,6 +77,9 @@ func (l *lister) addresses(t *table, e *Elements) {
 		if one := l.address(t, t.open, a); one != nil {
 			one.zone = e.Zone
 		}
+	}
+	for _, p := range e.PublishedOnly {
+		l.within(t, t.publishedOnly, p)
 	}
 }
 
@@ -185,7 +188,7 @@ func (l *lister) networks(t *table, e *Elements) {
 			l.list = l.list[:first+len(outermost(l.list[first:]))]
 		}
 	}
-	for _, p := range e.Masquerade {
+	for _, p := range slices.Concat(e.Masquerade, e.PublishedOnly) {
 		add(p, true)
 	}
 	for _, p := range e.Published {

@@ -24,6 +24,8 @@ type table struct {
 	addrLen, source, destination uint32
 
 	hostPorts, hostIPPorts, standby, snatAll, snatLocal, masqueraded, open, announced, unfragmented *set // elements with an owner
+	publishedOnly                                                                                   *set // elements with an owner
+	services                                                                                        *set // addresses that host ports leave alone, which ExceptServices lists
 	networks, exempt, guarded, guards                                                               *set // elements that attachments share
 	contacted, contactedPorts, contactedMissed                                                      *set // elements that packets add
 	macs, addresses4, addresses6, targets, unaddressed, tagged, policed, unfragmentedPorts          *set // of bridge ports, with an owner
@@ -109,19 +111,21 @@ func newTable(family byte) *table {
 	// read its own listing.
 	t.masqueraded = t.newSet("masqueraded", types{addr}, nil)
 	t.open = t.newSet("open", types{addr}, nil)
+	t.publishedOnly = t.newSet("published_only", types{addr}, nil)
 	mark := nftables.TypeMark // a number; no rule uses this map
 	t.announced = t.newSet("announced", types{addr, mark}, types{mark, mark, mark})
 	t.unfragmented = t.newSet("unfragmented", types{link}, nil)
 	t.networks = t.newSet("networks", types{addr, addr}, nil)
 	t.exempt = t.newSet("exempt", types{addr, addr}, nil)
 	t.networks.interval, t.exempt.interval = true, true
+	t.services = t.newSet("service_addresses", types{addr}, nil)
 	t.guarded = t.newSet("guarded", types{link}, nil)
 	t.guards = t.newSet("guards", types{link, link}, types{nftables.TypeVerdict})
 	t.contacted = t.newSet("contacted", types{addr, proto, port}, nil)
 	t.contactedPorts = t.newSet("contacted_ports", types{proto, port}, nil)
 	t.contactedMissed = t.newSet("contacted_missed", types{proto}, nil)
 	t.contacted.size, t.contactedPorts.size, t.contactedMissed.size = contactedSize, portsSize, missedSize
-	for _, s := range []*set{t.networks, t.exempt, t.guarded, t.guards, t.contacted, t.contactedPorts, t.contactedMissed} {
+	for _, s := range []*set{t.networks, t.exempt, t.services, t.guarded, t.guards, t.contacted, t.contactedPorts, t.contactedMissed} {
 		s.shared = true
 	}
 	t.chains = onceChains(t, t.trafficChains)

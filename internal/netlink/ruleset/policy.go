@@ -62,10 +62,13 @@ type Peer struct {
 	Prefixes  []netip.Prefix // of both families; none contains another
 	Host      bool           // an address of the host
 	World     bool           // neither the host nor an allocation, nor one of Except
-	Except    []netip.Prefix // of World, Host and Allocations, as Prefixes
+	Except    []netip.Prefix // of World, Host, Allocations and Unpublished, as Prefixes
 	// Allocations stands for the addresses of all allocations in networks with policies, unless
 	// the packet was sent to one of their host ports.
 	Allocations bool `json:",omitempty"`
+	// Unpublished stands for every address that is not both in Except and that of an allocation in a
+	// network with policies, unless the packet was sent to a host port.
+	Unpublished bool `json:",omitempty"`
 	// Original are destinations of connections before their translation. Alone, it matches translated
 	// connections to them, with the Service as it was before. A World of Egress does not match these.
 	Original []netip.Prefix `json:",omitempty"`

@@ -55,6 +55,7 @@ func examplePolicy() *Policy {
 		Ingress: []Stage{{Deny: true, Rules: []PolicyRule{
 			{Name: "ingress.rules[0]", Peer: Peer{World: true, Except: policy.NotWorld()}, Services: Services{{Protocol: unix.IPPROTO_UDP, First: 53, Last: 53}}},
 			{Name: "host", Peer: Peer{Host: true}},
+			{Name: "preset published-only", Deny: true, Peer: Peer{Unpublished: true, Except: prefixes("10.1.0.0/16", "fe80::/10")}},
 		}}},
 		Selections: []Selection{{Name: "aa", Members: []Member{peerMember("peer", "10.1.2.9", "fd00::9")}}},
 	}

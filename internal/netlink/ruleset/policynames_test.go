@@ -18,8 +18,9 @@ func TestNamesOfAPolicy(t *testing.T) {
 		{ID: p.ID, Direction: names.Egress, Stage: 1}: {
 			"egress.rules[0]", "egress.rules[1]", "egress.rules[2]", "egress.rules[2]", "egress.rules[3]", "egress.rules[5]", "egress.rules[6]",
 			"egress.rules[7]", "egress.rules[8]", "egress.rules[9]", "egress.rules[9]", "egress.rules[9]", "default"},
-		{ID: p.ID, Direction: names.Egress, Stage: 2}:              {"preset no-host", "preset no-host", "preset no-host"},
-		{ID: p.ID, Direction: names.Ingress, Stage: names.NoStage}: {"ingress.rules[0]", "ingress.rules[0]", "host", "default"},
+		{ID: p.ID, Direction: names.Egress, Stage: 2}: {"preset no-host", "preset no-host", "preset no-host"},
+		{ID: p.ID, Direction: names.Ingress, Stage: names.NoStage}: {"ingress.rules[0]", "ingress.rules[0]", "host",
+			"preset published-only", "preset published-only", "preset published-only", "preset published-only", "default"},
 	}
 	n, err := p.objects(policies4)
 	require.NoError(t, err)

@@ -172,7 +172,7 @@ func (n *policyObjects) stage(name names.PolicyChain, d int, s *Stage) {
 }
 
 // rule returns the expressions of a rule; none if it matches no packet of the family. All ports are one lookup,
-// and each other service is a rule of its own. A rule about Allocations is two, and so is one about the World: what has no entry in connection tracking was not sent
+// and each other service is a rule of its own. A rule about Allocations is two, and so is one about the World; one about Unpublished is four: what has no entry in connection tracking was not sent
 // to another destination, and would end a rule that reads the entry (nft_ct_get_eval).
 func (n *policyObjects) rule(chain names.PolicyChain, i, d int, r *PolicyRule) [][]expr.Any {
 	peers, ok := n.peers(chain.Set(i), d, &r.Peer)
@@ -186,7 +186,7 @@ func (n *policyObjects) rule(chain names.PolicyChain, i, d int, r *PolicyRule) [
 	}
 	conditions := [][]expr.Any{nil}
 	switch {
-	case r.Peer.Allocations:
+	case r.Peer.Allocations, r.Peer.Unpublished:
 		conditions = [][]expr.Any{notRedirected(), withoutEntry()}
 	case translated:
 		conditions = [][]expr.Any{redirected()}
@@ -236,6 +236,8 @@ func (n *policyObjects) peers(name string, d int, p *Peer) (list [][]expr.Any, o
 		one = n.except(name, d, p, host(d))
 	case p.Allocations:
 		one = n.except(name, d, p, []expr.Any{t.peer(d, 0), inSet(t.policy.known)})
+	case p.Unpublished:
+		return [][]expr.Any{{t.peer(d, 0), notInSet(t.policy.known)}, n.except(name, d, p, nil)}, true
 	case p.World:
 		except := n.except(name, d, p, nil)
 		for _, other := range others(d) {

@@ -30,6 +30,7 @@ const (
 	chainSNATLocal = "snat_local"
 	chainGuarded   = "guarded"
 	chainContacted = "note_contacted"
+	chainPublished = "published_only"
 )
 
 // chain is a chain with its rules. A chain without a hook is called by other chains.
@@ -75,6 +76,7 @@ func (t *table) trafficChains() []chain {
 		t.fromHere(),
 		t.postrouting(),
 		t.guard(),
+		t.published(),
 		t.forward(),
 		t.forwarded(),
 	}
@@ -133,7 +135,7 @@ func (t *table) dnat() chain {
 	n := t.addrLen
 	return newChain(chainDNAT, hook{},
 		newRule("host ports of one address", t.dest(0), protocol(n), port(n+4), dataOf(t.hostIPPorts), t.nat()),
-		newRule("host ports of every address", protocol(0), port(4), dataOf(t.hostPorts), t.nat()))
+		newRule("host ports of every address", t.dest(0), notInSet(t.services), protocol(0), port(4), dataOf(t.hostPorts), t.nat()))
 }
 
 // toHostPorts returns a chain that redirects connections to addresses of the host, if a
@@ -216,6 +218,23 @@ func (t *table) guard() chain {
 		newRule("between bridges", drop()))
 }
 
+// published drops what is neither for a host port nor from an allocation of the own network: one in its subnet,
+// which must be behind the link from which the packet comes. It needs no rule for the host, whose packets are not
+// forwarded.
+func (t *table) published() chain {
+	tracked := append([]expr.Any{&expr.Ct{Key: expr.CtKeySTATE, Register: 1}}, anyBit(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED)...)
+	rules := []rule{
+		newRule("tracked connections", append(tracked, returns())...),
+		newRule("through host ports", append(redirected(), returns())...),
+		newRule("from their own network", t.src(0), inSet(t.publishedOnly), t.src(0), t.dest(t.addrLen), inSet(t.networks),
+			&expr.Fib{Register: 1, FlagSADDR: true, FlagIIF: true, ResultOIF: true}, unequal(native(0)), returns()),
+	}
+	if t.family == unix.NFPROTO_IPV6 {
+		rules = append(rules, discovery())
+	}
+	return newChain(chainPublished, hook{}, append(rules, newRule("to ports that are not published", counted(drop())...))...)
+}
+
 func (t *table) forward() chain {
 	answer := []expr.Any{t.dest(0), inSet(t.open), &expr.Ct{Key: expr.CtKeySTATE, Register: 1}}
 	answer = append(append(answer, anyBit(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED)...), setMark(ForwardMark)...)
@@ -225,6 +244,7 @@ func (t *table) forward() chain {
 		newRule("clear the mark of other programs", append(foreign, setMark(0)...)...),
 		newRule("between guarded bridges", &expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, inSet(t.guarded),
 			&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}, inSet(t.guarded), jump(chainGuarded)),
+		newRule("to allocations that only host ports reach", t.dest(0), inSet(t.publishedOnly), jump(chainPublished)),
 		newRule("from allocations", append([]expr.Any{t.src(0), inSet(t.open)}, setMark(ForwardMark)...)...),
 		newRule("answers to allocations", answer...),
 		newRule("through host ports", toPort...))

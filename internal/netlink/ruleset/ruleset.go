@@ -88,6 +88,10 @@ type Elements struct {
 	// Zone is stored with the addresses of Open: the zone of firewalld that they
 	// are to be sources of. It has no effect on packets.
 	Zone string
+	// PublishedOnly are addresses, each with the prefix length of its network, to which the host
+	// forwards only packets of established, related and redirected connections, and from others of
+	// these addresses in the same network.
+	PublishedOnly []netip.Prefix
 	// Announced are routes in the host's routing tables. They have no effect on packets:
 	// the elements name the owners of the routes.
 	Announced []Route
@@ -112,6 +116,7 @@ func (e *Elements) Append(more *Elements) {
 	e.Mappings = append(e.Mappings, more.Mappings...)
 	e.MayWait, e.Order = e.MayWait || more.MayWait, max(e.Order, more.Order)
 	e.Open = append(e.Open, more.Open...)
+	e.PublishedOnly = append(e.PublishedOnly, more.PublishedOnly...)
 	e.Announced = append(e.Announced, more.Announced...)
 	e.Guarded = append(e.Guarded, more.Guarded...)
 	e.Ports = append(e.Ports, more.Ports...)

@@ -41,7 +41,7 @@ func TestAddIsIdempotent(t *testing.T) {
 		require.NoError(t, r.Add(t.Context(), everything()))
 		require.NoError(t, r.Check(t.Context(), everything()))
 	}
-	require.Equal(t, 26, countElements(t))
+	require.Equal(t, 28, countElements(t))
 	for range 3 {
 		require.NoError(t, r.Del(t.Context(), everything()))
 		require.Zero(t, countElements(t))
@@ -325,7 +325,9 @@ func TestOwned(t *testing.T) {
 		`MAC 02:01:02:03:04:06 of bridge port "veth1"` + of,
 		`VLAN tags of bridge port "veth0"` + of,
 		`address 10.1.2.3 of bridge port "veth0"` + of,
+		"address 10.1.2.3 that only host ports reach" + of,
 		`address fd00:1::3 of bridge port "veth0"` + of,
+		"address fd00:1::3 that only host ports reach" + of,
 		`address fe80::1:2ff:fe03:405 of bridge port "veth0"` + of,
 		"announced address 10.1.2.3 (table 100)" + of,
 		"announced address fd00:1::3 (table 2147483648)" + of,

@@ -55,6 +55,7 @@ func TestWhatIsRefused(t *testing.T) {
 		"no result":      {`{"cniVersion": "1.1.0", "name": "net", "type": "firewall"}`, "missing prevResult"},
 		"null":           {`{"cniVersion": "1.1.0", "name": "net", "type": "firewall", "prevResult": null}`, "missing prevResult"},
 		"unknown policy": {conf(`"ingressPolicy": "none",`, "10.1.0.2/24"), `unknown ingress policy: "none"`},
+		"rules":          {conf(`"ingressPolicy": "published", "backend": "iptables",`, "10.1.0.2/24"), `ingressPolicy "published" needs allocnet's tables: remove "backend": "iptables"`},
 		"no interfaces":  {fmt.Sprintf(noBridge, `[]`), "the first interface of prevResult is not a bridge"},
 		"no interface":   {fmt.Sprintf(noBridge, `[null]`), "the first interface of prevResult is not a bridge"},
 		"no name":        {fmt.Sprintf(noBridge, `[{"name": ""}]`), "the first interface of prevResult is not a bridge"},

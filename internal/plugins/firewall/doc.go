@@ -7,4 +7,7 @@
 // accept their packets. The backend iptables creates the reference plugin's rules,
 // so that each plugin can remove the other's. If firewalld is running (package
 // firewalld), the addresses also become sources of one of its zones.
+//
+// With the ingressPolicy "published", which the reference plugin does not have, the host
+// forwards from other networks and from other hosts only what is for host ports.
 package firewall

@@ -43,6 +43,7 @@ type attachment struct {
 	addresses   []netip.Addr
 	admin       string
 	guard       *ruleset.Guard // of the ingressPolicy
+	published   []netip.Prefix // the addresses, if ingressPolicy admits host ports only
 	ownGuard    *ruleset.Guard // for DEL: of an interface that only this attachment has
 	zone        string         // the firewalld zone that has the addresses as sources
 	byReference bool           // the reference plugins may have set it up
@@ -103,7 +104,11 @@ func (f *firewall) Check(ctx context.Context, c *sdk.CmdArgs) error {
 func (f *firewall) Del(ctx context.Context, c *sdk.CmdArgs) error {
 	previous := c.PreviousOfDel(&f.Common)
 	p := &attachment{network: f.Name, admin: f.AdminChain, addresses: sdk.Addresses(previous)}
-	if policy, err := f.closedPolicy(); err == nil && policy != "" {
+	policy, err := f.closedPolicy()
+	if policy == published || c.DropIn() { // whose configuration may have changed since ADD
+		p.published = networks(previous)
+	}
+	if err == nil && policy != "" && policy != published {
 		p.ownGuard = &ruleset.Guard{Bridge: c.Owner(f.Name).Veth(), Isolated: policy == isolated}
 	}
 	p.byReference = sdk.AddedByReference(c, f.Name, previous)
@@ -192,6 +197,10 @@ func (f *firewall) attachment(c *sdk.CmdArgs) (*types100.Result, *attachment, er
 	if err != nil || policy == "" {
 		return previous, p, err
 	}
+	if policy == published {
+		p.published = networks(previous)
+		return previous, p, nil
+	}
 	if len(previous.Interfaces) == 0 || previous.Interfaces[0] == nil || previous.Interfaces[0].Name == "" {
 		return nil, nil, fmt.Errorf("ingressPolicy %q: the first interface of prevResult is not a bridge: place the firewall plugin after the bridge plugin", policy)
 	}
@@ -206,6 +215,9 @@ func (f *firewall) attachment(c *sdk.CmdArgs) (*types100.Result, *attachment, er
 const (
 	sameBridge = "same-bridge"
 	isolated   = "isolated"
+	// published admits from other networks and hosts what is for host ports. The reference plugin
+	// refuses it.
+	published = "published"
 )
 
 // closedPolicy returns the ingressPolicy, or "" if it restricts nothing.
@@ -213,8 +225,28 @@ func (f *firewall) closedPolicy() (string, error) {
 	switch f.IngressPolicy {
 	case "", "open":
 		return "", nil
+	case published:
+		if f.Backend == "iptables" {
+			return "", sdk.Invalid(fmt.Errorf("ingressPolicy %q needs allocnet's tables: remove \"backend\": %q", published, f.Backend))
+		}
+		return published, nil
 	case sameBridge, isolated:
 		return f.IngressPolicy, nil
 	}
 	return "", sdk.Invalid(fmt.Errorf("unknown ingress policy: %q", f.IngressPolicy))
+}
+
+// networks returns the addresses of the container, each with the prefix length of its network.
+func networks(r *types100.Result) []netip.Prefix {
+	if r == nil {
+		return nil
+	}
+	var list []netip.Prefix
+	for _, ip := range sdk.ContainerIPs(r) {
+		if a, ok := netip.AddrFromSlice(ip.Address.IP); ok {
+			bits, _ := ip.Address.Mask.Size()
+			list = append(list, netip.PrefixFrom(a.Unmap(), bits))
+		}
+	}
+	return list
 }

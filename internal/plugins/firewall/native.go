@@ -68,7 +68,7 @@ func (native) status(ctx context.Context, c *sdk.CmdArgs) error {
 }
 
 func (p *attachment) elements(c *sdk.CmdArgs) *ruleset.Elements {
-	e := &ruleset.Elements{Owner: c.Owner(p.network), Open: p.addresses, Zone: p.zone}
+	e := &ruleset.Elements{Owner: c.Owner(p.network), Open: p.addresses, PublishedOnly: p.published, Zone: p.zone}
 	if p.guard != nil {
 		e.Guarded = []ruleset.Guard{*p.guard}
 	}

@@ -92,6 +92,9 @@ func stageOf(instance string, own []netip.Prefix, steps []policy.Step, fallback 
 		if step.OtherNetwork {
 			r.Peer.Allocations, r.Peer.Except = !step.Host, own
 		}
+		if step.Unpublished {
+			r.Peer.Unpublished, r.Peer.Except = true, own
+		}
 		if selector := selectorOf(step); selector != nil {
 			n := selection(instance, selector)
 			selections[n.Name], r.Peer.Selection = n, n.Name

@@ -19,7 +19,7 @@ import (
 
 func TestNew(t *testing.T) {
 	for conf, want := range map[string]string{
-		`{"policy": {"presets": ["no"]}}`: `check policy: presets[0]: "no" is unknown; the presets are egress-only isolated no-host no-metadata no-private`,
+		`{"policy": {"presets": ["no"]}}`: `check policy: presets[0]: "no" is unknown; the presets are egress-only isolated no-host no-metadata no-private published-only`,
 		`{"policy": null}`:                "check policy: it is null: leave the key out, or give it a value",
 		`{"runtimeConfig": {"policy": {"labels": {"namespace.allocnet/team": "a"}}}}`: `label "namespace.allocnet/team" is reserved for labels of namespaces`,
 		`{"runtimeConfig": {"policy": {"policy": {"egress": {"default": "no"}}}}}`:    `runtimeConfig: check policy: egress.default: "no" is not allow or deny`,

@@ -248,6 +248,8 @@ func (j *judge) matches(p *ruleset.Peer, d *decided, peer netip.Addr, isHost boo
 		return isHost && !within(p.Except)
 	case p.Allocations:
 		return m != nil && !f.Redirected && !within(p.Except)
+	case p.Unpublished:
+		return !f.Redirected && (m == nil || !within(p.Except))
 	case p.World:
 		return m == nil && !isHost && !within(p.Except) && !contains(p.Original, f.Original)
 	case len(p.Original) > 0:

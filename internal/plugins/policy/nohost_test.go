@@ -37,7 +37,7 @@ func TestOwnNetworks(t *testing.T) {
 		ownNetworks(resultWith(t, "10.1.0.2/32", "169.254.1.1")))
 }
 
-// TestNoHostIsPerNetwork: a policy with no-host depends on the network, other policies do not.
+// TestNoHostIsPerNetwork: a policy with no-host or published-only depends on the network, other policies do not.
 func TestNoHostIsPerNetwork(t *testing.T) {
 	one, other := ownNetworks(resultWith(t, "10.1.0.2/16", "10.1.0.1")), ownNetworks(resultWith(t, "10.2.0.2/16", "10.2.0.1"))
 	id := func(own []netip.Prefix, preset policy.Preset) string {
@@ -46,6 +46,7 @@ func TestNoHostIsPerNetwork(t *testing.T) {
 		return c.ID
 	}
 	require.NotEqual(t, id(one, policy.NoHost), id(other, policy.NoHost))
+	require.NotEqual(t, id(one, policy.PublishedOnly), id(other, policy.PublishedOnly))
 	require.Equal(t, id(one, policy.NoPrivate), id(other, policy.NoPrivate))
 	require.Equal(t, id(one, policy.NoHost), id(ownNetworks(resultWith(t, "10.1.9.9/16", "10.1.0.1")), policy.NoHost))
 }
@@ -78,4 +79,29 @@ func TestJudgeOfNoHost(t *testing.T) {
 	got, err := j.allows(conntrack.Flow{Protocol: unix.IPPROTO_TCP, Source: from, Destination: addr("10.2.0.3"), Port: 80, Redirected: true})
 	require.NoError(t, err)
 	require.True(t, got, "through a host port")
+}
+
+// TestJudgeOfPublishedOnly: which tracked connections a change to published-only ends.
+func TestJudgeOfPublishedOnly(t *testing.T) {
+	own := ownNetworks(resultWith(t, "10.1.0.2/16", "10.1.0.1"))
+	c, err := compile("", "", own, &policy.Policy{Presets: []policy.Preset{policy.PublishedOnly}})
+	require.NoError(t, err)
+	addr := netip.MustParseAddr
+	to := addr("10.1.0.2")
+	j := &judge{
+		members:  map[netip.Addr]*policystate.Member{to: {Policy: c.ID}, addr("10.1.0.3"): {}, addr("10.2.0.3"): {}},
+		via:      map[netip.Addr]*policystate.Member{},
+		ownersTo: func(netip.Addr) ([]names.Owner, error) { return nil, nil },
+		host:     rtnl.HostAddressesOf(netip.MustParsePrefix("10.1.0.1/16"), netip.MustParsePrefix("192.0.2.1/24")),
+		policies: map[string]*decided{c.ID: {content: c.content, selectors: map[string]*selector{}}},
+	}
+	for from, want := range map[string]bool{
+		"10.1.0.1": true, "192.0.2.1": true, "10.1.0.3": true, "10.1.0.9": false, "10.2.0.3": false, "198.51.100.1": false,
+	} {
+		for _, redirected := range []bool{false, true} {
+			got, err := j.allows(conntrack.Flow{Protocol: unix.IPPROTO_TCP, Source: addr(from), Destination: to, Port: 80, Redirected: redirected})
+			require.NoError(t, err)
+			require.Equal(t, want || redirected, got, from)
+		}
+	}
 }

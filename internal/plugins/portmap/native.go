@@ -21,9 +21,17 @@ func (native) add(ctx context.Context, c *sdk.CmdArgs, p *publication) error {
 		Elements: p.elements(c),
 		Added: func(ctx context.Context) error {
 			p.forgetStale(ctx, c)
-			return nil
+			if !p.everywhere() {
+				return nil
+			}
+			return c.Host.ExceptServices(ctx)
 		},
 	})
+}
+
+// everywhere reports whether a host port is one of every address.
+func (p *publication) everywhere() bool {
+	return slices.ContainsFunc(p.mappings, func(m portMapping) bool { return !m.restricted() })
 }
 
 func (native) check(ctx context.Context, c *sdk.CmdArgs, p *publication) error {

@@ -12,7 +12,10 @@ var _ sdk.Restorer = (*portmap)(nil)
 // Repair implements sdk.Repairer. It repeats ADD, which only changes the host
 // and is idempotent.
 func (p *portmap) Repair(ctx context.Context, c *sdk.CmdArgs) error {
-	_, err := p.Add(ctx, c)
+	previous, err := p.Add(ctx, c)
+	if _, own := p.backend.(native); err == nil && own && p.publication(c, previous).everywhere() {
+		_, err = c.Host.RestoreServices(ctx) // also within the time for which ADD does not look again
+	}
 	return err
 }
 
@@ -36,6 +39,9 @@ func (p *portmap) Wanted(_ context.Context, c *sdk.CmdArgs) (*sdk.Wanted, error)
 		return w, nil
 	}
 	w.Elements = pub.elements(c)
+	if pub.everywhere() {
+		w.Objects = append(w.Objects, sdk.Object{Key: "addresses of services", Restore: c.Host.RestoreServices})
+	}
 	w.Restored = func(ctx context.Context) error { return pub.flushStale(ctx, c) }
 	return w, nil
 }

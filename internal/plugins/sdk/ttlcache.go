@@ -21,11 +21,16 @@ const maxCached = 256
 
 // Unless calls check, unless a call with the same key succeeded within the TTL.
 func (c *TTLCache) Unless(key string, check func() error) error {
+	return c.UnlessWithin(CacheTTL, key, check)
+}
+
+// UnlessWithin is Unless with another time than the TTL.
+func (c *TTLCache) UnlessWithin(ttl time.Duration, key string, check func() error) error {
 	if c == nil {
 		return check()
 	}
 	c.mu.Lock()
-	recent := time.Since(c.seen[key]) < CacheTTL
+	recent := time.Since(c.seen[key]) < ttl
 	c.mu.Unlock()
 	if recent {
 		return nil

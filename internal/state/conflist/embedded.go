@@ -41,8 +41,9 @@ type EmbeddedOptions struct {
 	SubnetsFrom string
 	// Routes configures the plugin routes. It is not in the chain if Table is 0.
 	Routes EmbeddedRoutes
-	// Policy is the network policy of all allocations; default the preset no-host, but none
-	// with ForBinaries, because plugin binaries cannot enforce it.
+	// Policy is the network policy of all allocations; by default the preset no-host, and
+	// published-only unless the network spans several hosts. There is none with ForBinaries,
+	// because plugin binaries cannot enforce it.
 	Policy *policy.Policy
 	// ForBinaries configures the network for plugin binaries. Their firewall plugin
 	// needs an admin chain in which published ports are accepted, and their ptp plugin
@@ -83,9 +84,15 @@ func (o EmbeddedOptions) withDefaults() EmbeddedOptions {
 	}
 	if o.Policy == nil && !o.ForBinaries {
 		o.Policy = &policy.Policy{Presets: []policy.Preset{policy.NoHost}}
+		if !o.spansHosts() {
+			o.Policy.Presets = append(o.Policy.Presets, policy.PublishedOnly)
+		}
 	}
 	return o
 }
+
+// spansHosts reports whether other hosts have routes to the allocations, which reach each other directly.
+func (o EmbeddedOptions) spansHosts() bool { return o.SubnetsFrom != "" || o.Routes.Table != 0 }
 
 func (o EmbeddedOptions) validate() error {
 	if !filepath.IsAbs(o.StateDir) {

@@ -73,7 +73,7 @@ var table = []setting{
 		func(s *Settings) value { return boolOf(&s.Routes.Subnets) }},
 	{"routes", "cluster", "networks from which all hosts have their subnets: the embedded network does not masquerade towards them", true,
 		func(s *Settings) value { return networksOf(&s.Routes.Cluster) }},
-	{"", "policy", "network policy of all allocations in the embedded network: presets, the path of one file in JSON, or \"none\" (default no-host)", true,
+	{"", "policy", "network policy of all allocations in the embedded network: presets, the path of one file in JSON, or \"none\" (default no-host and published-only)", true,
 		func(s *Settings) value { return policyValue{&s.Policy} }},
 	{"", "ignore_port_mapping_host_ip", "publish every port on all addresses of the host", true,
 		func(s *Settings) value { return boolOf(&s.IgnorePortMappingHostIP) }},
