@@ -13,6 +13,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/refplugins"
 	"github.com/allocnet/allocnet/portmap"
 )
@@ -74,7 +75,7 @@ func TestVMBehindATap(t *testing.T) {
 			require.Len(t, last.Addresses, 2)
 			h.requireSame(a, first)
 			if e != EngineExec {
-				flushRuleset(t)
+				privhost.FlushRuleset(t)
 				report, err := h.Repair(t.Context())
 				require.NoError(t, err)
 				require.Equal(t, []string{"a"}, report.Repaired)
@@ -123,7 +124,7 @@ func TestLaterPluginChangesTheInterface(t *testing.T) {
 		first, err := h.Setup(t.Context(), a)
 		require.NoError(t, err)
 		h.requireSame(a, first)
-		flushRuleset(t) // the rules are checked all the same
+		privhost.FlushRuleset(t) // the rules are checked all the same
 		require.ErrorIs(t, h.CheckOnly(t.Context(), a), ErrUnhealthy)
 		again, err := h.Setup(t.Context(), a)
 		require.NoError(t, err)

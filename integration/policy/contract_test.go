@@ -60,6 +60,7 @@ var withoutPools = map[string]string{
 	"TestPolicyFlood":                "an allocation sends before its Setup",
 	"TestPolicyFloodOfASelected":     "as TestPolicyFlood",
 	"TestPolicyFloodOfAnAllocation":  "as TestPolicyFlood",
+	"TestPolicyFloodWithoutTable":    "as TestPolicyFlood",
 	"TestPolicyGroupFrames":          "sockets in a namespace before its Setup",
 	"TestPolicyLifeKilled":           processes,
 	"TestPolicyMatrix":               "many allocations, with daemons",

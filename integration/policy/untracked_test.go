@@ -76,7 +76,7 @@ func TestNoHostWithoutEntry(t *testing.T) {
 	h := newHost(t, configurator.EngineNative)
 	h.connectOutside()
 	h.Network("other", policed("bridge", testbed.Families{V4: "10.99.3.0/24", V6: "fd00:99:3::/64"})...)
-	h.Network("open", policed("ptp", testbed.Families{V4: "10.99.4.0/24", V6: "fd00:99:4::/64"})...)
+	h.Network("open", unmasqueraded("ptp", testbed.Families{V4: "10.99.4.0/24", V6: "fd00:99:4::/64"})...)
 	embedded, free, target := h.Alloc("embedded"), h.Alloc("free"), h.Alloc("target")
 	embedded.Networks, free.Networks, target.Networks = []string{"allocnet"}, []string{"open"}, []string{"other"}
 	addresses := map[string][2]netip.Addr{}
@@ -103,13 +103,20 @@ func TestNoHostWithoutEntry(t *testing.T) {
 	h.TearDown(embedded, free, target)
 }
 
+// unmasqueraded is policed without masquerading.
+func unmasqueraded(main string, f testbed.Families) []map[string]any {
+	plugins := policed(main, f)
+	delete(plugins[1], "ipMasq")
+	return plugins
+}
+
 // TestInvalidPacketsStay: what connection tracking cannot classify does not leave an allocation with a
 // policy. It would not be masqueraded.
 func TestInvalidPacketsStay(t *testing.T) {
 	for _, main := range []string{"bridge", "ptp"} {
 		t.Run(main, func(t *testing.T) {
 			h := newHost(t, configurator.EngineNative, func(c *configurator.Config) { c.Networks = []string{"net"} })
-			h.Network("net", policed(main, testbed.Dual)...)
+			h.Network("net", unmasqueraded(main, testbed.Dual)...)
 			free, bound := h.Alloc("free"), h.Alloc("bound")
 			bound.Policy = mustPolicy(t, `{"presets":["no-metadata"]}`)
 			at := sniffer(t, h.Outside.Path())

@@ -27,10 +27,13 @@ const HeldGuardTable = "allocnet_guard_held"
 // PolicyTable is the name of the tables with the network policies of allocations.
 const PolicyTable = "allocnet_policy"
 
+// PolicedTable is the name of the table with the addresses of allocations on bridges that need a policy of PolicyTable.
+const PolicedTable = "allocnet_policed"
+
 // IsOwnTable reports whether a table of nftables with that name is allocnet's.
 func IsOwnTable(name string) bool {
 	switch name {
-	case Table, GuardTable, HeldGuardTable, PolicyTable:
+	case Table, GuardTable, HeldGuardTable, PolicyTable, PolicedTable:
 		return true
 	}
 	return false

@@ -133,7 +133,11 @@ func (f *tracer) remedy(ctx context.Context, c *Chain, inside bool) string {
 	r := c.decider()
 	if c.Tool == own && !inside {
 		why := "the firewall plugin of a network isolates its allocations (ingressPolicy)"
-		if c.Table != names.Table {
+		switch c.Table {
+		case names.Table:
+		case names.PolicedTable:
+			why = "another program has removed rules of a network policy, which allocnet repair restores"
+		default:
 			why = "127.0.0.0/8 is the host's own"
 		}
 		return fmt.Sprintf("the rule is allocnet's: %s; %s", why, c.listing(c.Name))

@@ -18,6 +18,7 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/plugins/builtin"
+	"github.com/allocnet/allocnet/internal/plugins/policy"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/state/bridges"
 	"github.com/allocnet/allocnet/internal/state/conflist"
@@ -125,6 +126,10 @@ func (e *Engine) open() (*sdk.Host, error) {
 	host.Accept.CacheIn(e.rulesSeen)
 	host.Cache, host.Hold, host.Policies = &sdk.TTLCache{}, e.hold, e.policies
 	host.Switches, host.Bridges = e.switches, e.bridges
+	if e.policies != nil {
+		policed := &sdk.Host{Kernel: host.Kernel, Rules: host.Rules, Conntrack: host.Conntrack, Policies: e.policies, Log: host.Log}
+		host.AfterRules(func(ctx context.Context) error { return policy.EndDenied(ctx, policed) })
+	}
 	if e.boot != nil {
 		host.Boot = e.boot
 	}

@@ -120,14 +120,19 @@ func (r *restoration) elements(ctx context.Context) error {
 	for _, i := range done.Unsettled {
 		r.outcomes[of[i].by].Check = true
 	}
+	var addresses []netip.Addr
 	for _, i := range done.Changed {
 		r.outcomes[of[i].by].Changed, *of[i].changed = true, true
+		addresses = append(addresses, list[i].Translated()...)
 		if of[i].Restored == nil {
 			continue
 		}
 		if err := of[i].Restored(ctx); err != nil {
 			r.host.Log.Warn("packets of existing connections to the host port may not reach the container", "error", err)
 		}
+	}
+	if err := r.host.FlushStale(ctx, addresses...); err != nil {
+		r.host.Log.Warn("connections that began while rules were missing may go on", "error", err)
 	}
 	return nil
 }

@@ -12,11 +12,13 @@ type Entry struct {
 	Source, Destination netip.Addr // of the first packet
 	Port                uint16     // its destination port
 	Answers             netip.Addr // the source of the answers
+	AnswersTo           netip.Addr // their destination: another address than Source if that is translated
 }
 
 func (e *entry) exported() Entry {
 	return Entry{
-		Protocol: e.protocol, Source: e.source, Destination: e.destination, Port: e.port, Answers: e.answers.source,
+		Protocol: e.protocol, Source: e.source, Destination: e.destination, Port: e.port,
+		Answers: e.answers.source, AnswersTo: e.answers.destination,
 	}
 }
 
@@ -27,6 +29,9 @@ func (c *Conn) none() bool {
 	n, err := c.readCount()
 	return err == nil && n == 0
 }
+
+// Empty reports whether it is known that there are no entries.
+func (c *Conn) Empty() bool { return c.none() }
 
 // List calls a function with each entry of a family (AF_INET, AF_INET6). A kernel
 // without connection tracking has no entries. errors.Is finds EINTR if entries changed

@@ -336,7 +336,7 @@ func (r *Ruleset) settleNetwork(ctx context.Context, c *change, want *element, a
 func (r *Ruleset) networksOf(ctx context.Context, larger *element) (inside []element, used bool, err error) {
 	t := larger.set.table
 	first, end := larger.address(), string(larger.end[:t.addrLen])
-	for _, s := range []*set{t.masqueraded, t.snatLocal, t.publishedOnly} {
+	for _, s := range append(t.published(), t.masqueraded, t.publishedOnly) {
 		list, err := r.dumpSet(ctx, s, func(names.Owner) bool { return true })
 		if err != nil {
 			return nil, false, err

@@ -234,8 +234,11 @@ func (e *element) readValue(kind uint16, v []byte) {
 
 // String returns a description of the element for messages.
 func (e *element) String() string {
-	if e.set.table.policy != nil {
+	switch {
+	case e.set.table.policy != nil:
 		return e.policyString()
+	case e.set.table.needing[0] != nil:
+		return fmt.Sprintf("address %s that needs a policy", e.address())
 	}
 	switch t := e.set.table; e.set {
 	case t.hostPorts, t.hostIPPorts:
@@ -244,7 +247,7 @@ func (e *element) String() string {
 	case t.standby:
 		active := e.active()
 		return active.String() + " (standby)"
-	case t.snatAll, t.snatLocal:
+	case t.snatAll, t.snatLocal, t.snatNone:
 		return fmt.Sprintf("published address %s (%s)", e.address(), strings.Replace(e.set.name, "_", " ", 1))
 	case t.masqueraded:
 		return fmt.Sprintf("masqueraded address %s", e.address())
@@ -282,7 +285,11 @@ func (e *element) String() string {
 }
 
 func (e *element) address() netip.Addr {
-	a, _ := netip.AddrFromSlice(e.key[:e.set.table.addrLen])
+	n := int(e.set.table.addrLen)
+	if n == 0 { // a table of both families
+		n = e.set.keyLen
+	}
+	a, _ := netip.AddrFromSlice(e.key[:n])
 	return a
 }
 

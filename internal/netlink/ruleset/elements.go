@@ -37,10 +37,11 @@ func (e *Elements) listTo(l *lister) ([]element, error) {
 	if len(e.Zone) > maxZone {
 		l.fail("the name of firewalld's zone is longer than %d bytes", maxZone)
 	}
-	l.list = make([]element, 0, 2*(len(e.Masquerade)+len(e.Published))+len(e.Mappings)+len(e.Open)+2*len(e.PublishedOnly)+len(e.Announced)+4*len(e.Guarded)+len(e.Known)+5*len(e.Policed)+8*len(e.Ports))
+	l.list = make([]element, 0, 2*(len(e.Masquerade)+len(e.Published))+len(e.Mappings)+len(e.Open)+2*len(e.PublishedOnly)+len(e.Announced)+4*len(e.Guarded)+len(e.Known)+6*len(e.Policed)+8*len(e.Ports))
 	for _, t := range policyTables {
 		l.policies(t, e)
 	}
+	l.needing(needy, e.Policed)
 	for _, t := range tables {
 		l.addresses(t, e)
 		l.routes(t, e.Announced)
@@ -68,7 +69,7 @@ func (l *lister) addresses(t *table, e *Elements) {
 	for _, p := range e.Masquerade {
 		l.within(t, t.masqueraded, p)
 	}
-	for _, s := range []*set{t.snatAll, t.snatLocal} {
+	for _, s := range t.published() {
 		for i := range e.Published {
 			l.published(t, s, &e.Published[i])
 		}
@@ -83,19 +84,21 @@ func (l *lister) addresses(t *table, e *Elements) {
 	}
 }
 
-// published adds an address to s, one of the sets for SNAT, if it belongs there or
-// removing is true.
+// published adds an address to s, one of the sets of published addresses, if it belongs
+// there or removing is true.
 func (l *lister) published(t *table, s *set, p *Published) {
-	switch p.SNAT {
-	case SNATAll, SNATLocal, SNATNone:
-	default:
+	own, known := map[SNAT]*set{SNATAll: t.snatAll, SNATLocal: t.snatLocal, SNATNone: t.snatNone}[p.SNAT]
+	if !known {
 		l.fail("published address %s: no such SNAT as %q", p.Address, p.SNAT)
 		return
 	}
-	if l.removing || s == t.snatAll && p.SNAT == SNATAll || s == t.snatLocal && p.SNAT == SNATLocal {
+	if l.removing || s == own {
 		l.within(t, s, p.Address)
 	}
 }
+
+// published returns the sets of the addresses to which host ports lead.
+func (t *table) published() []*set { return []*set{t.snatAll, t.snatLocal, t.snatNone} }
 
 // within adds an address with the prefix length of its network.
 func (l *lister) within(t *table, s *set, p netip.Prefix) {
@@ -173,26 +176,24 @@ func (l *lister) mapping(t *table, s *set, m *Mapping) {
 	binary.BigEndian.PutUint16(e.value.data[n:], m.To.Port())
 }
 
-// networks adds every network once, except for a network within another one. The
-// network of a published address is needed for SNATLocal only: it makes no difference
-// if every connection is masqueraded or none.
+// networks adds every network once, except for a network within another one.
 func (l *lister) networks(t *table, e *Elements) {
 	first := len(l.list)
-	add := func(p netip.Prefix, matters bool) {
+	add := func(p netip.Prefix) {
 		if p = unmap(p); !p.IsValid() {
 			l.fail("%s: %s is not a network", t.networks.label, p)
 			return
 		}
-		if matters && tableOf(p.Addr()) == t {
+		if tableOf(p.Addr()) == t {
 			l.list = append(l.list, t.network(p))
 			l.list = l.list[:first+len(outermost(l.list[first:]))]
 		}
 	}
 	for _, p := range slices.Concat(e.Masquerade, e.PublishedOnly) {
-		add(p, true)
+		add(p)
 	}
 	for _, p := range e.Published {
-		add(p.Address, p.SNAT == SNATLocal)
+		add(p.Address)
 	}
 }
 

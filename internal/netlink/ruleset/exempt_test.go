@@ -110,7 +110,7 @@ func TestDelUnusedExemptions(t *testing.T) {
 func TestTableWithoutExempt(t *testing.T) {
 	r := open(t)
 	require.NoError(t, r.Add(t.Context(), example(1, "ip")))
-	nft(t, "flush chain ip allocnet postrouting; delete set ip allocnet exempt; list tables")
+	nft(t, "flush chain ip allocnet postrouting; flush chain ip allocnet untranslated; delete set ip allocnet exempt; list tables")
 	require.NoError(t, r.Del(t.Context(), example(1, "ip")))
 	e := exemptions("10.1.0.0/16 10.0.0.0/8")
 	require.NoError(t, r.Add(t.Context(), e))

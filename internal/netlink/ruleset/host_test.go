@@ -79,10 +79,11 @@ func example(i int, families ...string) *Elements {
 func everything() *Elements {
 	v4, v6 := netip.MustParsePrefix("10.1.2.3/24"), netip.MustParsePrefix("fd00:1::3/64")
 	other4, other6 := netip.MustParsePrefix("10.1.2.4/24"), netip.MustParsePrefix("fd00:1::4/64")
+	third4, third6 := netip.MustParsePrefix("10.1.2.5/24"), netip.MustParsePrefix("fd00:1::5/64")
 	return &Elements{
 		Owner:      owner("alloc"),
 		Masquerade: []netip.Prefix{v4, v6},
-		Published:  []Published{{v4, SNATLocal}, {v6, SNATAll}, {other4, SNATAll}, {other6, SNATLocal}},
+		Published:  []Published{{v4, SNATLocal}, {v6, SNATAll}, {other4, SNATAll}, {other6, SNATLocal}, {third4, SNATNone}, {third6, SNATNone}},
 		Mappings: []Mapping{
 			{Protocol: 6, HostPort: 8080, To: netip.AddrPortFrom(v4.Addr(), 80)},
 			{Protocol: 132, HostPort: 8080, To: netip.AddrPortFrom(v6.Addr(), 80)},

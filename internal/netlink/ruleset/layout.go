@@ -23,15 +23,17 @@ type table struct {
 	// are the offsets of the addresses.
 	addrLen, source, destination uint32
 
-	hostPorts, hostIPPorts, standby, snatAll, snatLocal, masqueraded, open, announced, unfragmented *set // elements with an owner
-	publishedOnly                                                                                   *set // elements with an owner
-	services                                                                                        *set // addresses that host ports leave alone, which ExceptServices lists
-	networks, exempt, guarded, guards                                                               *set // elements that attachments share
-	contacted, contactedPorts, contactedMissed                                                      *set // elements that packets add
-	macs, addresses4, addresses6, targets, unaddressed, tagged, policed, unfragmentedPorts          *set // of bridge ports, with an owner
+	hostPorts, hostIPPorts, standby, snatAll, snatLocal, snatNone, masqueraded, open, announced, unfragmented *set // elements with an owner
+	publishedOnly                                                                                             *set // elements with an owner
+	services                                                                                                  *set // addresses that host ports leave alone, which ExceptServices lists
+	networks, exempt, guarded, guards                                                                         *set // elements that attachments share
+	contacted, contactedPorts, contactedMissed                                                                *set // elements that packets add
+	macs, addresses4, addresses6, targets, unaddressed, tagged, policed, unfragmentedPorts                    *set // of bridge ports, with an owner
 
 	// policy has the sets of a table of policies; nil for the others.
 	policy *policySets
+	// needing are the sets of the addresses that need a policy, in the order of tables.
+	needing [2]*set
 
 	sets []*set
 	// chains builds the chains at the first call.
@@ -74,7 +76,8 @@ var (
 	ip6    = newTable(unix.NFPROTO_IPV6)
 	tables = []*table{ip, ip6}
 	ports  = newPortTable()
-	every  = []*table{ip, ip6, ports, policies4, policies6}
+	needy  = newPolicedTable()
+	every  = []*table{ip, ip6, ports, needy, policies4, policies6}
 	guards = map[Family]guard{IPv4: newGuard(unix.NFPROTO_IPV4), IPv6: newGuard(unix.NFPROTO_IPV6), Bridge: {ports, newHeldPortTable()}}
 )
 
@@ -103,10 +106,11 @@ func newTable(family byte) *table {
 	t.hostPorts = t.newSet("host_ports", types{proto, port}, types{addr, port})
 	t.hostIPPorts = t.newSet("host_ip_ports", types{addr, proto, port}, types{addr, port})
 	t.standby = t.newSet("standby_ports", types{addr, proto, port, nftables.TypeMark}, types{addr, port})
-	// There are two sets instead of one map of verdicts, because with every added
+	// There are several sets instead of one map of verdicts, because with every added
 	// element that jumps, the kernel validates all other elements of a map again.
 	t.snatAll = t.newSet("snat_all", types{addr}, nil)
 	t.snatLocal = t.newSet("snat_local", types{addr}, nil)
+	t.snatNone = t.newSet("snat_none", types{addr}, nil)
 	// The set is not called "masquerade" because that is a keyword: nft could not
 	// read its own listing.
 	t.masqueraded = t.newSet("masqueraded", types{addr}, nil)

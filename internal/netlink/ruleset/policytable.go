@@ -103,7 +103,7 @@ const policyPriority = -20
 
 // policyChains returns the fixed chains.
 func (t *table) policyChains() []chain {
-	list := slices.Concat(t.denials(egress), t.denials(ingress), []chain{t.dispatch(egress), t.dispatch(ingress), t.errors(), t.redirected(),
+	list := slices.Concat(t.clearing(), t.denials(egress), t.denials(ingress), []chain{t.dispatch(egress), t.dispatch(ingress), t.errors(), t.redirected(),
 		t.truncated(), newChain("invalid_dropped", hook{}, t.dropOf(egress)...), t.unguarded()})
 	if t.family == unix.NFPROTO_IPV6 {
 		list = append(list, newChain("fragments", hook{}, slices.Concat(t.dropOf(egress), t.dropOf(ingress))...))

@@ -37,6 +37,11 @@ func (r *Ruleset) Restore(ctx context.Context, list []*Elements) (*Restored, err
 		}
 		n.sets = try > 0 // a set that no rule uses may be missing
 		if err = r.aroundPorts(ctx, slices.Contains(n.tables, ports), func() error { return n.apply(ctx, r) }); err == nil {
+			for _, t := range n.tables {
+				if is := n.is[t]; is.exists && len(t.problems(is)) > 0 {
+					r.madeAgain(ctx, t)
+				}
+			}
 			return n.result(len(list)), nil
 		}
 		if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EEXIST) {

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 
@@ -31,6 +32,10 @@ const (
 	chainGuarded   = "guarded"
 	chainContacted = "note_contacted"
 	chainPublished = "published_only"
+	// chainUntranslated is for forwarded packets that connection tracking cannot classify, and
+	// chainUntranslatedInput for those to the host.
+	chainUntranslated      = "untranslated"
+	chainUntranslatedInput = "untranslated_input"
 )
 
 // chain is a chain with its rules. A chain without a hook is called by other chains.
@@ -72,11 +77,13 @@ func (t *table) trafficChains() []chain {
 		toHostPorts("prerouting", unix.NF_INET_PRE_ROUTING),
 		t.note(),
 		t.output(),
+		t.untranslatedInput(),
 		t.input(),
 		t.fromHere(),
 		t.postrouting(),
 		t.guard(),
-		t.published(),
+		t.untranslated(),
+		t.onlyPublished(),
 		t.forward(),
 		t.forwarded(),
 	}
@@ -163,7 +170,46 @@ const behindAll = math.MaxInt32 - 1
 func (t *table) input() chain {
 	fresh := append([]expr.Any{&expr.Ct{Key: expr.CtKeySTATE, Register: 1}}, anyBit(expr.CtStateBitNEW)...)
 	return newChain("input", base("filter", unix.NF_INET_LOCAL_IN, behindAll),
+		newRule("packets of no connection", append(invalid(), jump(chainUntranslatedInput))...),
 		newRule("contacted from elsewhere", append(fresh, jump(chainContacted))...))
+}
+
+// Connection tracking cannot classify some packets, such as TCP segments outside of the window, and the kernel does
+// not translate those. One from an allocation would arrive with the allocation's own address, and the receiver, which
+// does not know such a connection, would answer with an RST, which can end the connection that the segment is from.
+// So the rules drop these packets where the kernel translates others. Packets that another program does not let the
+// kernel track have another state.
+
+// untranslated drops such packets that are forwarded.
+func (t *table) untranslated() chain {
+	keeps := func(s *set) []expr.Any { return []expr.Any{t.src(0), t.dest(t.addrLen), inSet(s), returns()} }
+	rules := append(t.exceptICMP6(), newRule("within one network", keeps(t.networks)...))
+	rules = append(rules, t.fromPublished()...)
+	return newChain(chainUntranslated, hook{}, append(rules,
+		newRule("to an exempt network", keeps(t.exempt)...),
+		newRule("out of the host", append(t.masqueradedUnicast(), counted(drop())...)...))...)
+}
+
+// untranslatedInput drops such packets to the host, which are from connections of the host, or of the allocation's own
+// network, to host ports.
+func (t *table) untranslatedInput() chain {
+	return newChain(chainUntranslatedInput, hook{}, append(t.exceptICMP6(), t.fromPublished()...)...)
+}
+
+// exceptICMP6 returns the rule for ICMPv6, which IPv6 needs, in its table.
+func (t *table) exceptICMP6() []rule {
+	if t.family != unix.NFPROTO_IPV6 {
+		return nil
+	}
+	return []rule{newRule("ICMPv6", append(slices.Clone(icmp6), returns())...)}
+}
+
+// fromPublished returns the rules that drop packets from addresses to which host ports lead.
+func (t *table) fromPublished() (rules []rule) {
+	for _, s := range t.published() {
+		rules = append(rules, newRule("from host ports", append([]expr.Any{t.src(0), inSet(s)}, counted(drop())...)...))
+	}
+	return rules
 }
 
 // note adds ports to the sets of contacted ports: see Contacted. If a set is full, the
@@ -198,17 +244,21 @@ func (t *table) fromHere() chain {
 }
 
 func (t *table) postrouting() chain {
-	unicast := []expr.Any{t.dest(0), mask([]byte{0xf0, 0, 0, 0}, make([]byte, 4)), unequal([]byte{0xe0, 0, 0, 0})}
-	if t.family == unix.NFPROTO_IPV6 {
-		unicast = []expr.Any{firstByte(t.destination), unequal([]byte{0xff})}
-	}
-	masquerade := append([]expr.Any{t.src(0), inSet(t.masqueraded)}, unicast...)
 	return newChain("postrouting", base("nat", unix.NF_INET_POST_ROUTING, 100),
 		newRule("every connection to host ports", append(redirected(), t.dest(0), inSet(t.snatAll), &expr.Masq{})...),
 		newRule("some connections to host ports", append(redirected(), t.dest(0), inSet(t.snatLocal), jump(chainSNATLocal))...),
 		newRule("within one network", t.src(0), t.dest(t.addrLen), inSet(t.networks), &expr.Verdict{Kind: expr.VerdictReturn}),
 		newRule("to an exempt network", t.src(0), t.dest(t.addrLen), inSet(t.exempt), &expr.Verdict{Kind: expr.VerdictReturn}),
-		newRule("out of the host", append(masquerade, &expr.Masq{})...))
+		newRule("out of the host", append(t.masqueradedUnicast(), &expr.Masq{})...))
+}
+
+// masqueradedUnicast matches packets from masqueraded addresses, except for those to multicast groups.
+func (t *table) masqueradedUnicast() []expr.Any {
+	unicast := []expr.Any{t.dest(0), mask([]byte{0xf0, 0, 0, 0}, make([]byte, 4)), unequal([]byte{0xe0, 0, 0, 0})}
+	if t.family == unix.NFPROTO_IPV6 {
+		unicast = []expr.Any{firstByte(t.destination), unequal([]byte{0xff})}
+	}
+	return append([]expr.Any{t.src(0), inSet(t.masqueraded)}, unicast...)
 }
 
 func (t *table) guard() chain {
@@ -218,10 +268,10 @@ func (t *table) guard() chain {
 		newRule("between bridges", drop()))
 }
 
-// published drops what is neither for a host port nor from an allocation of the own network: one in its subnet,
+// onlyPublished drops what is neither for a host port nor from an allocation of the own network: one in its subnet,
 // which must be behind the link from which the packet comes. It needs no rule for the host, whose packets are not
 // forwarded.
-func (t *table) published() chain {
+func (t *table) onlyPublished() chain {
 	tracked := append([]expr.Any{&expr.Ct{Key: expr.CtKeySTATE, Register: 1}}, anyBit(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED)...)
 	rules := []rule{
 		newRule("tracked connections", append(tracked, returns())...),
@@ -242,6 +292,7 @@ func (t *table) forward() chain {
 	foreign := append([]expr.Any{&expr.Meta{Key: expr.MetaKeyMARK, Register: 1}}, anyBit(ForwardMark)...)
 	return newChain("forward", base("filter", unix.NF_INET_FORWARD, -1),
 		newRule("clear the mark of other programs", append(foreign, setMark(0)...)...),
+		newRule("packets of no connection", append(invalid(), jump(chainUntranslated))...),
 		newRule("between guarded bridges", &expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, inSet(t.guarded),
 			&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}, inSet(t.guarded), jump(chainGuarded)),
 		newRule("to allocations that only host ports reach", t.dest(0), inSet(t.publishedOnly), jump(chainPublished)),

@@ -28,6 +28,8 @@ type Ruleset struct {
 	intact    intact
 	attached  func() (map[string]bool, error) // see Attached
 	portsLost func(context.Context) error     // see PortsLost
+
+	rulesRestored func(ctx context.Context, policies bool) // see RulesRestored
 }
 
 // Open opens the connection to the kernel. The first Add makes the tables.

@@ -347,8 +347,10 @@ func TestOwned(t *testing.T) {
 		"open address fd00:1::3" + of,
 		"published address 10.1.2.3 (snat local)" + of,
 		"published address 10.1.2.4 (snat all)" + of,
+		"published address 10.1.2.5 (snat none)" + of,
 		"published address fd00:1::3 (snat all)" + of,
 		"published address fd00:1::4 (snat local)" + of,
+		"published address fd00:1::5 (snat none)" + of,
 	}, texts)
 	require.NoError(t, r.DelOwned(t.Context(), ours))
 	require.NoError(t, r.Check(t.Context(), example(7)))

@@ -105,6 +105,9 @@ func (r *Ruleset) rebuild(ctx context.Context, t *table) error {
 			}
 		}
 		err = r.socket.Transaction(ctx, func(b *sock.Requests) { t.build(b, 0, is) })
+		if err == nil {
+			r.madeAgain(ctx, t)
+		}
 		if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EEXIST) {
 			return err
 		}

@@ -31,6 +31,8 @@ type attachment struct {
 	// linkLocal is the IPv6 link-local address that the kernel derives from the container's MAC address,
 	// if the result has that.
 	linkLocal []netip.Addr
+	// restored is true if join has made something of the policy again.
+	restored bool
 }
 
 // Errors of the configuration. Setup does not retry after them.

@@ -20,9 +20,28 @@ import (
 // denies now. The rules only look at the first packet of a connection. If policies were restored, which
 // attachments share, it ends those of all attachments with these policies.
 func endDenied(ctx context.Context, host *sdk.Host, list []*attachment, restored bool) error {
+	return endDeniedOf(ctx, host, func(j *judge) error { return j.consider(list, restored) })
+}
+
+// EndDenied is endDenied of all attachments, after rules were made again that all policies share.
+func EndDenied(ctx context.Context, host *sdk.Host) error {
+	return endDeniedOf(ctx, host, func(j *judge) error { return j.considerPolicies(func(string) bool { return true }, nil) })
+}
+
+// endRestored is endDenied of all attachments with the policy, if join has made something of it again.
+func (a *attachment) endRestored(ctx context.Context) error {
+	if !a.restored {
+		return nil
+	}
+	return endDeniedOf(ctx, a.args.Host, func(j *judge) error {
+		return j.considerPolicies(func(id string) bool { return id == a.member.Policy }, nil)
+	})
+}
+
+func endDeniedOf(ctx context.Context, host *sdk.Host, consider func(*judge) error) error {
 	j, err := newJudge(host)
 	if err == nil {
-		err = j.consider(list, restored)
+		err = consider(j)
 	}
 	if err == nil {
 		err = j.endDenied(ctx, host.Conntrack)
@@ -104,8 +123,13 @@ func (j *judge) consider(list []*attachment, restored bool) error {
 	if !restored {
 		return nil
 	}
+	return j.considerPolicies(func(id string) bool { return policies[id] }, known)
+}
+
+// considerPolicies makes the connections of all members with some policies be judged.
+func (j *judge) considerPolicies(of func(id string) bool, except map[string]bool) error {
 	for key, m := range j.links {
-		if known[key] || m.Policy == "" || !policies[m.Policy] {
+		if except[key] || m.Policy == "" || !of(m.Policy) {
 			continue
 		}
 		behind, err := j.sdk.Kernel.Behind(key)

@@ -43,6 +43,9 @@ func (p *plugin) Bind(ctx context.Context, c *sdk.CmdArgs) error {
 		return err
 	}
 	is, err := a.join(ctx)
+	if err == nil {
+		err = a.endRestored(ctx)
+	}
 	if err != nil {
 		return err
 	}
@@ -79,6 +82,9 @@ func (a *attachment) enforce(ctx context.Context) error {
 		return err
 	}
 	if _, err := a.join(ctx); err != nil {
+		return err
+	}
+	if err := a.endRestored(ctx); err != nil {
 		return err
 	}
 	if err := a.setGroup(); err != nil {

@@ -40,7 +40,7 @@ func (p *plugin) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 		return err
 	}
 	// Something else than the policy may have been missing as well.
-	if err := endDenied(ctx, c.Host, []*attachment{a}, restored); err != nil {
+	if err := endDenied(ctx, c.Host, []*attachment{a}, restored || a.restored); err != nil {
 		return err
 	}
 	return a.finish(ctx)
@@ -147,7 +147,7 @@ func (p *plugin) Wanted(_ context.Context, c *sdk.CmdArgs) (*sdk.Wanted, error) 
 			return &sdk.Wanted{}, err
 		}
 	}
-	w := &sdk.Wanted{Elements: a.elements(), Settle: endDeniedOf(c.Host), Subject: a, Individual: former}
+	w := &sdk.Wanted{Elements: a.elements(), Settle: endDeniedLater(c.Host), Subject: a, Individual: former}
 	w.First = append(w.First, sdk.Object{
 		Key:     "addresses of allocations with policies",
 		Restore: func(ctx context.Context) (bool, error) { return knowAllOnce(ctx, c.Host) },
@@ -206,9 +206,9 @@ func (a *attachment) asStored() (former bool, err error) {
 	return true, nil
 }
 
-// endDeniedOf ends the connections that were admitted while something of what enforces the policies of
+// endDeniedLater returns what ends the connections that were admitted while something of what enforces the policies of
 // attachments was missing.
-func endDeniedOf(host *sdk.Host) func(context.Context, []any) error {
+func endDeniedLater(host *sdk.Host) func(context.Context, []any) error {
 	return func(ctx context.Context, subjects []any) error {
 		var list []*attachment
 		for _, one := range subjects {

@@ -26,7 +26,7 @@ func (a *attachment) makePolicy(ctx context.Context, s *policystate.Session) err
 	if found, err := s.Use(a.policy.ID, a.member.Key); err != nil {
 		return err
 	} else if found {
-		_, err := restoreLocked(ctx, a.args.Host, s, a.policy.ID, a.args.Host.Rules.RestorePolicy)
+		a.restored, err = restoreLocked(ctx, a.args.Host, s, a.policy.ID, a.args.Host.Rules.RestorePolicy)
 		return err
 	}
 	p := a.policy.Policy

@@ -66,7 +66,27 @@ func OpenHost(log Logger) (*Host, error) {
 	h.Rules.Attached(func() (map[string]bool, error) { return linkedOwners(kernel) })
 	rules := h.Rules
 	rules.PortsLost(func(ctx context.Context) error { return releaseLostPorts(ctx, kernel, rules, log) })
+	h.AfterRules(nil)
 	return h, nil
+}
+
+// AfterRules sets what ends, after rules were made again that all policies share, the connections that policies deny.
+// After other rules, the connections are flushed that these translate otherwise: see FlushStale. Call it before the
+// first operation. endDenied must not refer to the host.
+func (h *Host) AfterRules(endDenied func(context.Context) error) {
+	rules, conn, log := h.Rules, h.Conntrack, h.Log
+	rules.RulesRestored(func(ctx context.Context, policies bool) {
+		var err error
+		switch {
+		case !policies:
+			err = flushStale(ctx, rules, conn)
+		case endDenied != nil:
+			err = endDenied(ctx)
+		}
+		if err != nil {
+			log.Warn("connections that began while rules were missing may go on", "error", err)
+		}
+	})
 }
 
 // Guard adds the rules that drop packets with addresses that do not belong to their link: see

@@ -10,6 +10,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/allocnet/allocnet/internal/netlink/conntrack"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
@@ -84,6 +85,26 @@ func (m Masquerade) addReference(ctx context.Context, c *sdk.CmdArgs, r *types10
 		return nil
 	}
 	return m.reference(c).add(ctx, *m.Backend, m.addresses(r))
+}
+
+// restoreReference is addReference of rules of which some may be missing. If so, it flushes the connections that began
+// meanwhile: they would go on without masquerading.
+func (m Masquerade) restoreReference(ctx context.Context, c *sdk.CmdArgs, r *types100.Result) error {
+	missing := m.checkReference(ctx, c, r) != nil
+	if err := m.addReference(ctx, c, r); err != nil || !missing {
+		return err
+	}
+	err := c.Host.FlushForwarded(ctx, func(e conntrack.Entry) bool {
+		return e.AnswersTo == e.Source && slices.ContainsFunc(r.IPs, func(ip *types100.IPConfig) bool {
+			from := prefix(ip.Address)
+			return from.Addr() == e.Source && !e.Answers.IsMulticast() &&
+				!slices.ContainsFunc(m.kept(from), func(p netip.Prefix) bool { return p.Contains(e.Answers) })
+		})
+	})
+	if err != nil {
+		c.Host.Log.Warn("connections that began while rules were missing may go on", "error", err)
+	}
+	return nil
 }
 
 // delReference removes the rules of the reference plugins.

@@ -69,7 +69,7 @@ func (u Rules) Check(ctx context.Context, c *sdk.CmdArgs, r *types100.Result) er
 
 // Restore adds the rules of an attachment that are missing.
 func (u Rules) Restore(ctx context.Context, c *sdk.CmdArgs, r *types100.Result) error {
-	return errors.Join(u.Masquerade.addReference(ctx, c, r), c.Host.Rules.Add(ctx, u.elements(c, r)))
+	return errors.Join(u.Masquerade.restoreReference(ctx, c, r), c.Host.Rules.Add(ctx, u.elements(c, r)))
 }
 
 // Want adds the elements of an attachment to what the host must have. The rules of a backend need
