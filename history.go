@@ -19,6 +19,8 @@ type HistoryEntry struct {
 	Networks  []string `json:"networks,omitempty"`
 	Engine    Engine   `json:"engine,omitempty"`
 	Seconds   float64  `json:"seconds"`
+	// Cause is why something was restored: the change of another program, or what CHECK found.
+	Cause string `json:"cause,omitempty"`
 	// Error is the text of the failure, and Kind its kind, as in the answers of the
 	// daemon; both are "" after a success.
 	Error string `json:"error,omitempty"`

@@ -12,6 +12,11 @@ import (
 type HostStatus struct {
 	// Daemon is nil if the overview was made without the daemon.
 	Daemon *DaemonStatus `json:"daemon,omitempty"`
+	// Ready reports whether Setups can be expected to work; nil if that is not known. NotReady has the
+	// reasons if not. Unlike for [Client.Ready], a host without a default network is ready if its embedded
+	// network is.
+	Ready    *bool    `json:"ready,omitempty"`
+	NotReady []string `json:"notReady,omitempty"`
 	// Engine is the engine of the settings.
 	Engine   allocnet.Engine `json:"engine"`
 	Networks []NetworkStatus `json:"networks"`
@@ -22,10 +27,11 @@ type HostStatus struct {
 	// Drift are unhealthy allocations, at most 20: CHECK found that their networks are not as
 	// they were set up.
 	Drift []Drift `json:"drift"`
-	// Unhealthy and Unchecked are the IDs of all allocations that Allocations counts so,
+	// Unhealthy, Unchecked and NoCheck are the IDs of all allocations that Allocations counts so,
 	// sorted. Drift has the first of the unhealthy ones.
 	Unhealthy []string `json:"unhealthy,omitempty"`
 	Unchecked []string `json:"unchecked,omitempty"`
+	NoCheck   []string `json:"noCheck,omitempty"`
 	// Waiting are host ports that lead to older allocations, at most 20.
 	Waiting []Waiting `json:"waiting,omitempty"`
 	// Doctor is what the quick checks of `allocnet doctor` found, nil if they were not made.
@@ -36,6 +42,9 @@ type HostStatus struct {
 	Errors []RecentError `json:"errors"`
 	// Problems are what could not be read for this overview, with the reasons.
 	Problems []string `json:"problems"`
+	// Unread are the parts that could not be read, or not in time: "networks", "allocations", "doctor",
+	// "ready" and "versions". What the overview has of them means nothing.
+	Unread   []string `json:"unread,omitempty"`
 	Versions Versions `json:"versions"`
 }
 
@@ -81,6 +90,9 @@ type NetworkStatus struct {
 	// Addresses are those that host-local leases, by family: "ipv4" and "ipv6". It is
 	// empty for a network with another IPAM plugin or none.
 	Addresses map[string]AddressCounts `json:"addresses,omitempty"`
+	// NotReady is the reason for which a Setup in the network cannot be expected to work; "" if it can,
+	// and for a network about which the daemon was not asked: see HostStatus.Ready.
+	NotReady string `json:"notReady,omitempty"`
 	// Pool is nil for a network without prepared network namespaces.
 	Pool *PoolCounts `json:"pool,omitempty"`
 }
@@ -103,12 +115,19 @@ type AllocationCounts struct {
 	Total     int `json:"total"`
 	Healthy   int `json:"healthy"`   // CHECK found no difference
 	Unhealthy int `json:"unhealthy"` // see HostStatus.Drift
-	// Unchecked are allocations whose CHECK could not be completed, or not in time.
+	// Unchecked are allocations whose CHECK could not be completed, or not in time, and which the daemon
+	// does not know to be unhealthy.
 	Unchecked int `json:"unchecked"`
-	Adding    int `json:"adding"`
-	Deleting  int `json:"deleting"`
+	// NoCheck are allocations of which nothing is known to be damaged, but a network of which has no CHECK.
+	NoCheck  int `json:"noCheck"`
+	Adding   int `json:"adding"`
+	Deleting int `json:"deleting"`
 	// NetnsGone are allocations whose network namespace is gone.
 	NetnsGone int `json:"netnsGone"`
+	// Interrupted are allocations on which an operation did not end, and none works.
+	Interrupted int `json:"interrupted"`
+	// Unreadable is the number of records that cannot be read. They do not count in Total.
+	Unreadable int `json:"unreadable"`
 }
 
 // Drift is an unhealthy allocation, with the findings of CHECK.

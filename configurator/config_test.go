@@ -3,6 +3,7 @@ package configurator
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -22,6 +23,9 @@ func TestTransient(t *testing.T) {
 	require.False(t, transient(fmt.Errorf("x: %w", ErrNoAddress)))
 	require.False(t, transient(fmt.Errorf("x: %w", ErrInvalidResult)))
 	require.False(t, transient(fmt.Errorf("x: %w", lease.ErrNotInRange)))
+	require.False(t, transient(fmt.Errorf("x: %w", ErrPluginNotInstalled)))
+	require.False(t, transient(fmt.Errorf("x: %w", &fs.PathError{Op: "open", Path: "/absent", Err: fs.ErrNotExist})))
+	require.True(t, transient(fmt.Errorf("x: %w", &fs.PathError{Op: "open", Path: "/sys/class/net/veth1/ifindex", Err: fs.ErrNotExist})))
 }
 
 func TestInvalidConfig(t *testing.T) {

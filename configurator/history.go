@@ -45,12 +45,15 @@ func (c *Configurator) noteForced(ctx context.Context, id string, removed []Left
 
 // noteRestored records in the journal that something of an allocation was restored, or could
 // not be. What is restored for all allocations together is no step of an operation of the
-// Observer.
-func (c *Configurator) noteRestored(id string, took time.Duration, err error) {
+// Observer. found is what CHECK has found; nil stands for the cause in the context.
+func (c *Configurator) noteRestored(ctx context.Context, id string, took time.Duration, found, err error) {
 	if c.journal == nil {
 		return
 	}
-	e := HistoryEntry{Operation: "repair", ID: id, Seconds: took.Seconds()}
+	e := HistoryEntry{Operation: "repair", ID: id, Seconds: took.Seconds(), Cause: journal.Cause(ctx)}
+	if found != nil {
+		e.Cause = redact.Text(found.Error())
+	}
 	if r, err := c.store.Get(id); err == nil {
 		e.Engine = Engine(r.Engine)
 		for _, a := range r.Attachments {

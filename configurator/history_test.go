@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/internal/state/journal"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
@@ -85,7 +86,7 @@ func TestHistoryOfRestore(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, list, 1, "nothing was missing")
 	privhost.FlushRuleset(t)
-	report, err := h.Restore(t.Context())
+	report, err := h.Restore(journal.WithCause(t.Context(), "deletion of table ip allocnet"))
 	require.NoError(t, err)
 	require.Equal(t, []string{"a"}, report.Restored)
 	privhost.FlushRuleset(t)
@@ -101,6 +102,16 @@ func TestHistoryOfRestore(t *testing.T) {
 		require.Equal(t, EngineNative, e.Engine)
 		require.Empty(t, e.Error)
 	}
+	require.Equal(t, "deletion of table ip allocnet", list[1].Cause)
+	require.Contains(t, list[2].Cause, `allocation "a": `+ErrUnhealthy.Error())
+
+	privhost.FlushRuleset(t)
+	was, err := h.CheckAndRepair(t.Context(), "a")
+	require.NoError(t, err)
+	require.True(t, was)
+	list, err = h.History(t.Context(), HistoryQuery{Limit: 1})
+	require.NoError(t, err)
+	require.Contains(t, list[0].Cause, `allocation "a": `+ErrUnhealthy.Error())
 	a.Wait = true
 	require.NoError(t, h.Teardown(t.Context(), a))
 }

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -22,7 +24,7 @@ import (
 // Ready verifies the requirements of a Setup: the networks of the Config exist, their plugins
 // are installed, accept their configurations, and report that they are ready (CNI STATUS, specification 1.1), the process
 // has the privileges, the host has nothing in the subnets that it would lose, the kernel has what the plugins need, which is tried once, and the state
-// directory is writable. Ready creates the state directory if it does not exist. It joins all errors.
+// directory is writable, or can be created. Ready changes nothing. It joins all errors.
 func (c *Configurator) Ready(ctx context.Context) error { return c.ReadyFor(ctx, Allocation{}) }
 
 // ReadyFor is Ready for the networks of one allocation. It uses only Networks, Conflists, PluginDirs and PrevResult
@@ -48,13 +50,10 @@ func (c *Configurator) ReadyFor(ctx context.Context, a Allocation) error {
 const roomForRecord = 16 << 10
 
 func (c *Configurator) stateWritable() error {
-	err := os.MkdirAll(c.cfg.StateDir, 0o700)
-	if err == nil {
-		err = statedir.CheckDirs(c.cfg.StateDir)
-	}
+	err := statedir.CheckDirs(c.cfg.StateDir)
 	var f *os.File
 	if err == nil {
-		f, err = unnamed(c.cfg.StateDir)
+		f, err = unnamed(existing(c.cfg.StateDir))
 	}
 	if err == nil {
 		_, err = f.Write(make([]byte, roomForRecord))
@@ -67,6 +66,17 @@ func (c *Configurator) stateWritable() error {
 		return fmt.Errorf("state directory: %w", &StateDirError{Dir: c.cfg.StateDir, Err: err})
 	}
 	return nil
+}
+
+// existing returns a directory, or the innermost one of those above it that exists, in which a Setup creates it.
+func existing(dir string) string {
+	for dir != "/" {
+		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		dir = filepath.Dir(dir)
+	}
+	return dir
 }
 
 // unnamed creates a file without a name, which the kernel deletes when the process ends. If

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"time"
 
@@ -55,13 +56,17 @@ func (c *Configurator) repair(ctx context.Context, s Scope) (*RepairReport, erro
 	ids, err := c.within(s)
 	report, errs := &RepairReport{Healthy: []string{}, Repaired: []string{}, Broken: []string{}}, []error{err}
 	defer sortReport(report)
-	var unhealthy []string
+	unhealthy := map[string]error{} // with what CHECK found
 	outcomes := slices.DeleteFunc(c.checkAll(checkOnce(ctx), s, ids), func(o outcome) bool {
-		is := errors.Is(o.err, ErrUnhealthy) || errors.Is(o.err, errUnchecked)
-		if is {
-			unhealthy = append(unhealthy, o.id)
+		switch {
+		case errors.Is(o.err, ErrUnhealthy):
+			unhealthy[o.id] = o.err
+		case errors.Is(o.err, errUnchecked):
+			unhealthy[o.id] = errMissingUnchecked
+		default:
+			return false
 		}
-		return is
+		return true
 	})
 	for _, o := range append(outcomes, c.repairUnhealthy(checkOnce(ctx), s, unhealthy)...) {
 		switch {
@@ -92,13 +97,13 @@ func checkOnce(ctx context.Context) context.Context {
 	return announce.CheckOnce(ruleset.CheckOnce(iptables.CheckOnce(ctx)))
 }
 
-// repairUnhealthy restores what allocations lack, first for all of them at once. The outcomes tell
-// which were repaired.
-func (c *Configurator) repairUnhealthy(ctx context.Context, s Scope, ids []string) []outcome {
-	if len(ids) == 0 {
+// repairUnhealthy restores what allocations lack, first for all of them at once. found is what CHECK has found, by
+// ID. The outcomes tell which were repaired.
+func (c *Configurator) repairUnhealthy(ctx context.Context, s Scope, found map[string]error) []outcome {
+	if len(found) == 0 {
 		return nil
 	}
-	ids = c.oldestFirst(ids)
+	ids := c.oldestFirst(slices.Sorted(maps.Keys(found)))
 	began := c.now()
 	restored, _, err := c.restoreAll(ctx, s, ids)
 	took := c.now().Sub(began)
@@ -110,13 +115,15 @@ func (c *Configurator) repairUnhealthy(ctx context.Context, s Scope, ids []strin
 		o := &outcomes[i]
 		switch {
 		case errors.Is(o.err, ErrUnhealthy):
-			o.done, o.err = c.repairOne(ctx, s, o.id)
+			var repaired error
+			repaired, o.err = c.repairOne(ctx, s, o.id)
+			o.done = repaired != nil
 		case errors.Is(o.err, errUnchecked):
 			o.err = restored[o.id].Err
 		}
 		if o.err == nil && !o.done && restored[o.id].Changed {
 			o.done = true
-			c.noteRestored(o.id, took, nil) // otherwise it was a step of this operation
+			c.noteRestored(ctx, o.id, took, found[o.id], nil) // otherwise it was a step of this operation
 		}
 	}
 	return outcomes
@@ -163,12 +170,13 @@ var errUnchecked = errors.New("a network has no CHECK")
 // errGone: another operation has torn the allocation down.
 var errGone = errors.New("the record no longer exists")
 
-func (c *Configurator) repairOne(ctx context.Context, s Scope, id string) (repaired bool, err error) {
+// repairOne is checkAndRepair of an allocation of a scope.
+func (c *Configurator) repairOne(ctx context.Context, s Scope, id string) (found, err error) {
 	err = c.withRecord(ctx, s, id, func(p *plan.Plan) (err error) {
-		repaired, err = c.checkAndRepair(ctx, p)
+		found, err = c.checkAndRepair(ctx, p)
 		return err
 	})
-	return repaired, err
+	return found, err
 }
 
 // withRecord calls act with the plan of an allocation of a scope, and holds its locks
@@ -202,13 +210,14 @@ func (c *Configurator) withRecord(ctx context.Context, s Scope, id string, act f
 }
 
 // checkAndRepair runs CHECK of an allocation. If that finds a fault, it restores what it can
-// without a DEL and runs CHECK again. The caller holds the lock of the allocation.
-func (c *Configurator) checkAndRepair(ctx context.Context, p *plan.Plan) (repaired bool, err error) {
+// without a DEL and runs CHECK again. It returns as found what it has repaired, nil for nothing. The caller holds
+// the lock of the allocation.
+func (c *Configurator) checkAndRepair(ctx context.Context, p *plan.Plan) (found, err error) {
 	release, gone := netns.Open(p.Record) // CHECK reports the error
 	defer release()
 	if gone == nil && p.Phase == record.Ready {
 		if err := c.finishUpdate(ctx, p); err != nil {
-			return false, notFinished(ctx, err)
+			return nil, notFinished(ctx, err)
 		}
 	}
 	err = c.checkRecord(ctx, p)
@@ -216,7 +225,7 @@ func (c *Configurator) checkAndRepair(ctx context.Context, p *plan.Plan) (repair
 		return c.restoreUnchecked(ctx, p)
 	}
 	if gone != nil || !errors.Is(err, ErrUnhealthy) || p.Phase != record.Ready {
-		return false, err
+		return nil, err
 	}
 	var could bool
 	repairErr := c.step(ctx, StepRepair, p.Record, func(ctx context.Context) (repairErr error) {
@@ -224,13 +233,13 @@ func (c *Configurator) checkAndRepair(ctx context.Context, p *plan.Plan) (repair
 		return repairErr
 	})
 	if !could || repairErr != nil {
-		return false, errors.Join(err, repairErr)
+		return nil, errors.Join(err, repairErr)
 	}
 	if err := c.checkRecord(ctx, p); err != nil {
-		return false, err
+		return nil, err
 	}
 	c.cfg.Logger.Warn("network was not as it was set up; restored what was missing", "alloc", p.ID, "found", redact.Text(err.Error()))
-	return true, nil
+	return err, nil
 }
 
 // notFinished is the error of an allocation whose interrupted update, attach or detach cannot be
@@ -242,8 +251,11 @@ func notFinished(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", ErrUnhealthy, err)
 }
 
+// errMissingUnchecked is what restoreUnchecked has found.
+var errMissingUnchecked = errors.New("something was missing on the host that CHECK does not look for, because a network has none")
+
 // restoreUnchecked restores what CHECK does not find to be missing because a network has none.
-func (c *Configurator) restoreUnchecked(ctx context.Context, p *plan.Plan) (changed bool, err error) {
+func (c *Configurator) restoreUnchecked(ctx context.Context, p *plan.Plan) (found, err error) {
 	err = c.step(ctx, StepRepair, p.Record, func(ctx context.Context) error {
 		restored := map[string]engine.Restored{}
 		if Engine(p.Engine) != EngineNative {
@@ -251,13 +263,15 @@ func (c *Configurator) restoreUnchecked(ctx context.Context, p *plan.Plan) (chan
 		} else if err := c.restoreNative(ctx, []*plan.Plan{p}, restored); err != nil {
 			return err
 		}
-		changed = restored[p.ID].Changed
+		if restored[p.ID].Changed {
+			found = errMissingUnchecked
+		}
 		return restored[p.ID].Err
 	})
 	if err != nil {
-		return false, fmt.Errorf("allocation %q: %w: %w", p.ID, ErrNotChecked, err)
+		return nil, fmt.Errorf("allocation %q: %w: %w", p.ID, ErrNotChecked, err)
 	}
-	return changed, nil
+	return found, nil
 }
 
 // repairFaults repairs the faults that CHECK found, and reports whether the engine is able to.

@@ -66,10 +66,10 @@ func (c *Configurator) Restore(ctx context.Context, ids ...string) (*RestoreRepo
 		switch r := restored[id]; {
 		case r.Changed:
 			report.Restored = append(report.Restored, id)
-			c.noteRestored(id, took, r.Err)
+			c.noteRestored(ctx, id, took, nil, r.Err)
 		case r.Err != nil:
 			report.Failed = append(report.Failed, id)
-			c.noteRestored(id, took, r.Err)
+			c.noteRestored(ctx, id, took, nil, r.Err)
 		case r.Check:
 			report.Unchecked = append(report.Unchecked, id)
 		}
@@ -99,13 +99,14 @@ func (c *Configurator) CheckAndRepair(ctx context.Context, id string) (repaired 
 		return false, fmt.Errorf("allocation %q in phase %q: %w", id, r.Phase, ErrNotFound)
 	}
 	began := c.now()
-	if repaired, err = c.repairOne(ctx, Scope{}, id); repaired {
-		c.noteRestored(id, c.now().Sub(began), err)
+	found, err := c.repairOne(ctx, Scope{}, id)
+	if found != nil {
+		c.noteRestored(ctx, id, c.now().Sub(began), found, err)
 	}
 	if errors.Is(err, errGone) {
 		err = fmt.Errorf("allocation %q: %w", id, ErrNotFound)
 	}
-	return repaired, err
+	return found != nil, err
 }
 
 // restoreAll restores the allocations of a scope at once, the oldest first. It holds the

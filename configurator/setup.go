@@ -53,9 +53,10 @@ import (
 //
 // Setup rolls back an ADD that fails. It then tries again, up to Retry.Attempts times,
 // unless the error is permanent: the CNI codes 1 to 7, ErrInvalidResult, ErrNoAddress,
-// ErrInUse, ErrPortTaken, ErrBridgeFull, ErrSubnetTaken, ErrLimit, or the end of the context; and
-// ErrAddressUnavailable, if the network does not lease the address or another allocation that is
-// set up has it. If no address or no port of a bridge is free while links are deleted behind
+// ErrInUse, ErrPortTaken, ErrBridgeFull, ErrSubnetTaken, ErrLimit, ErrUnprivileged, a missing plugin
+// or file, or the end of the context; ErrAddressUnavailable, if the network does not lease the
+// address or another allocation that is set up has it; and ErrExhausted, if no allocation of the
+// network is being removed. If no address or no port of a bridge is free while links are deleted behind
 // their Teardown, Setup waits for them, five seconds at most, and runs one more ADD. After the
 // last attempt, nothing of the allocation is left on the host, unless the error is
 // ErrIncomplete: then the record is kept, so that Teardown or GC can continue. The same applies

@@ -282,6 +282,7 @@ func TestReady(t *testing.T) {
 	require.NoError(t, h.Ready(t.Context()))
 	require.NoError(t, os.RemoveAll(h.cfg.StateDir))
 	require.NoError(t, h.Ready(t.Context()), "it can be made")
+	require.NoDirExists(t, h.cfg.StateDir)
 	require.NoError(t, os.RemoveAll(h.cfg.StateDir))
 	require.NoError(t, os.WriteFile(h.cfg.StateDir, nil, 0o600))
 	require.ErrorContains(t, h.Ready(t.Context()), "state directory")

@@ -2,18 +2,24 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
+	"net/http"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/allocnet/allocnet/cmd/internal/doctor"
+	"github.com/allocnet/allocnet/cmd/internal/readiness"
 	"github.com/allocnet/allocnet/cmd/internal/server/settings"
 	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/wire"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -26,7 +32,8 @@ Nothing is changed without --fix. With it, only these repairs are made, which re
 what allocnet needs or remove unused objects of allocnet:
 %s
 The other repairs are for the administrator. The daemon never executes doctor: this
-process does, with the settings that the daemon on --socket used last.`
+process does, with the settings that the daemon on --socket used last. It asks a daemon
+that runs whether networks are ready, and what it does not serve.`
 
 func newDoctor(a *app) *cobra.Command {
 	var fix bool
@@ -142,7 +149,69 @@ func (a *app) doctorHost(ctx context.Context) (*doctor.Host, error) {
 	}
 	h.StateDir = filepath.Clean(h.StateDir)
 	h.Networks, h.Skipped = dir.Networks()
+	h.Ready = func(ctx context.Context) ([]readiness.Check, error) { return a.readiness(ctx, h) }
 	return h, ctx.Err()
+}
+
+// readyTime bounds the wait for the daemon, which bounds its own look at the networks.
+const readyTime = 35 * time.Second
+
+// readiness asks the daemon whether Setups can be expected to work, and what it does not serve. If no daemon
+// runs, this process looks itself.
+func (a *app) readiness(ctx context.Context, h *doctor.Host) ([]readiness.Check, error) {
+	if a.flags.localFlag() != "" { // the daemon has other settings
+		return readyHere(ctx, h), nil
+	}
+	daemon, err := a.daemon()
+	switch {
+	case err != nil:
+		return nil, err
+	case daemon == nil:
+		return readyHere(ctx, h), nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, readyTime)
+	defer cancel()
+	answer, err := a.get(ctx, "/readyz")
+	if err != nil {
+		return nil, fmt.Errorf("ask the daemon whether it is ready: %w", err)
+	}
+	defer answer.Body.Close()
+	var ready wire.Readiness
+	if err := json.NewDecoder(answer.Body).Decode(&ready); err != nil || ready.Checks == nil {
+		return nil, fmt.Errorf("ask the daemon whether it is ready: unexpected answer %s", answer.Status)
+	}
+	var checks []readiness.Check
+	for _, c := range ready.Checks {
+		checks = append(checks, readiness.Check{Name: c.Name, Network: c.Network, Err: c.Error.Err(), Warning: c.Warning.Err()})
+	}
+	return checks, nil
+}
+
+// readyHere checks the readiness file, and each network with a file, or the default one if there is none.
+func readyHere(ctx context.Context, h *doctor.Host) []readiness.Check {
+	var checks []readiness.Check
+	if s, err := (settings.Source{File: h.Settings}).Load(); err == nil { // doctor reports the error
+		checks = append(checks, readiness.Check{Name: "configuration", Err: readiness.CheckFile(s.Manager.ReadinessFile)})
+	}
+	var names []string
+	for _, n := range h.Networks {
+		if n.File != "" {
+			names = append(names, n.Name)
+		}
+	}
+	return append(checks, readiness.Networks(ctx, h.Service, names)...)
+}
+
+// get asks the daemon for a path.
+func (a *app) get(ctx context.Context, path string) (*http.Response, error) {
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", a.flags.socket)
+	}}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://allocnetd"+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	return transport.RoundTrip(request)
 }
 
 func (a *app) printDoctor(r *doctorReport) {

@@ -23,7 +23,7 @@ import (
 func TestDoctor(t *testing.T) {
 	privhost.Require(t, "nft", "iptables")
 	w := newWorkspace(t)
-	require.Equal(t, "ok: 12 checks, nothing found\n", w.run("doctor").ok(t))
+	require.Equal(t, "ok: 15 checks, nothing found\n", w.run("doctor").ok(t))
 	report := decode[doctorReport](t, w.run("doctor", "--json").ok(t))
 	require.True(t, report.Healthy)
 	require.NotNil(t, report.Findings)
@@ -55,7 +55,7 @@ func TestDoctor(t *testing.T) {
 	require.True(t, report.Fixed[0].Fixed)
 	require.NoFileExists(t, stale)
 	require.NoError(t, os.Remove(w.path("conf/30-broken.conflist")))
-	require.Equal(t, "ok: 12 checks, nothing found\n", w.run("doctor", "--fix").ok(t))
+	require.Equal(t, "ok: 15 checks, nothing found\n", w.run("doctor", "--fix").ok(t))
 }
 
 func idsOf(findings []doctor.Finding) (ids []string) {

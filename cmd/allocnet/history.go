@@ -21,8 +21,8 @@ func newHistory(a *app) *cobra.Command {
 		Aliases: []string{"logs"},
 		Short:   "Show operations that have ended",
 		Long: `Show the operations on an allocation, or the latest ones on all allocations, oldest
-first: who did what and when, how long each step took, what failed, and what had to be
-removed by force. A CHECK is shown only if it failed. On a terminal, the list of all
+first: who did what and when, how long each step took, what failed, why something was
+restored, and what had to be removed by force. A CHECK is shown only if it failed. On a terminal, the list of all
 allocations shows the kind of an error; its text is in the history of the allocation.
 
 The daemon, this program and the CNI plugin append to the same journal below the state
@@ -144,6 +144,10 @@ func (a *app) printEntry(e *configurator.HistoryEntry) {
 	}
 	a.out.Printf("%s  %s %s in %s, by %s\n", a.out.Paint(term.Bold, e.Time.Local().Format("2006-01-02 15:04:05.000")),
 		strings.Join(words, " "), result, tookText(e.Seconds), e.Program)
+	if e.Cause != "" {
+		a.out.Printf("    cause: ")
+		a.out.Folded(11, term.Plain, e.Cause)
+	}
 	for _, s := range e.Steps {
 		a.out.Printf("    %-10s %10s", s.Step, tookText(s.Seconds))
 		switch {

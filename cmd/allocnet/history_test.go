@@ -68,6 +68,15 @@ func TestHistoryOfSeveralErrors(t *testing.T) {
 	require.Equal(t, "web  one        x\n     two words\n", out.String())
 }
 
+// TestHistoryCause: why something was restored is shown.
+func TestHistoryCause(t *testing.T) {
+	var out bytes.Buffer
+	a := newApp(strings.NewReader(""), &out, io.Discard)
+	a.printEntry(&configurator.HistoryEntry{Operation: "repair", ID: "web", Seconds: 1, Cause: `deletion of table ip allocnet by "nft" (process 7)`})
+	_, lines, _ := strings.Cut(out.String(), "\n")
+	require.Equal(t, "    cause: deletion of table ip allocnet by \"nft\" (process 7)\n", lines)
+}
+
 // TestHistoryOfRuntimes: short forms of IDs work without a record.
 func TestHistoryOfRuntimes(t *testing.T) {
 	w := newWorkspace(t)

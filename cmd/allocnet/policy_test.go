@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -78,6 +79,15 @@ func TestPolicy(t *testing.T) {
 	require.Contains(t, w.run("policy", "explain", "web", "--to", "169.254.169.254", "tcp/80").ok(t), "denied by preset no-metadata of allocation web")
 	require.Contains(t, w.run("policy", "explain", "db", "--to", at, "tcp/81").ok(t), "no policy applies", "it does not leave the allocation")
 	require.Regexp(t, `\(host\), tcp/80: allowed`, w.run("policy", "explain", "web", "--to", "host", "tcp/80").ok(t), "the gateway")
+	out, err := exec.Command("sh", "-c", "ip link add uplink type bridge && ip link set uplink up && ip addr add 198.51.100.7/24 dev uplink && ip addr add 2001:db8:7::7/64 dev uplink nodad").CombinedOutput()
+	require.NoError(t, err, string(out))
+	require.Regexp(t, `^\S+ \(allocation web\) -> 10\.\S+ \(host\), tcp/53: allowed\nPOLICY(.*\n)+\n\S+ \(allocation web\) -> 198\.51\.100\.7 \(host\), tcp/53: denied by preset no-host of network allocnet\nPOLICY`,
+		w.run("policy", "explain", "web", "--to", "host", "tcp/53").ok(t), "a resolver of the host")
+	toHost := decode[[]explanation](t, w.run("policy", "explain", "web", "--to", "host", "tcp/53", "--json").ok(t))
+	require.Len(t, toHost, 4)
+	require.Equal(t, []policy.Verdict{policy.Allow, policy.Deny, policy.Allow, policy.Deny}, []policy.Verdict{toHost[0].Verdict, toHost[1].Verdict, toHost[2].Verdict, toHost[3].Verdict})
+	out, err = exec.Command("ip", "link", "del", "uplink").CombinedOutput()
+	require.NoError(t, err, string(out))
 	require.Contains(t, w.run("policy", "explain", "web", "--to", "127.0.0.1", "tcp/80").ok(t), "denied by preset no-host of network allocnet")
 	require.Regexp(t, `\(host\) -> .*: allowed\n.*\nnetwork .*\nallocation db +ingress of db +allow +host\n`, w.run("policy", "explain", "db", "--from", "host", "tcp/81").ok(t))
 	explained := decode[[]explanation](t, w.run("policy", "explain", "db", "--from", "web", "tcp/81", "--json").ok(t))

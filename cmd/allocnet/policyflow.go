@@ -29,7 +29,9 @@ are those that the allocations have now. No packet is sent and nothing is change
 
 PEER is an address, the ID of an allocation, or host. SERVICE is written as in a policy:
 tcp/443, udp/53, or icmp/8. For a connection from outside to a host port, give the
-client's address and the port of the allocation.
+client's address and the port of the allocation. host stands for every address of the
+host, those of the allocation's gateways first: presets such as no-private allow these,
+and deny others, at which for example a name server of the host listens.
 
 On a bridge, an allocation with a policy sends and receives no packet with an IPv6
 link-local, multicast or broadcast address, whatever the rules are: the rule shown is
@@ -67,6 +69,12 @@ type explanation struct {
 	Service string             `json:"service"`
 	Verdict policy.Verdict     `json:"verdict"`
 	Reasons []netpolicy.Reason `json:"reasons"`
+	mine    netip.Addr         // the end that was asked about
+}
+
+// decidedAs reports whether the decisions on another address of the other end are the same.
+func (e *explanation) decidedAs(other *explanation) bool {
+	return e.mine == other.mine && slices.Equal(e.Reasons, other.Reasons)
 }
 
 // explain prints which rules decide on a connection.
@@ -83,15 +91,15 @@ func (a *app) explain(ctx context.Context, id, to, from, service string) error {
 	if err != nil {
 		return err
 	}
-	peers, err := peersOf(ctx, conf, own, to+from)
-	if err != nil {
-		return err
-	}
 	records, err := conf.List(ctx)
 	if err != nil {
 		return err
 	}
 	host, err := netpolicy.New(records)
+	if err != nil {
+		return err
+	}
+	peers, err := peersOf(ctx, conf, host, own, to+from)
 	if err != nil {
 		return err
 	}
@@ -101,7 +109,7 @@ func (a *app) explain(ctx context.Context, id, to, from, service string) error {
 			if peer.Is4() != mine.Is4() || !ofFamily(flow.Protocol, mine) {
 				continue
 			}
-			e := explanation{From: mine, To: peer, Service: flow.String(), Verdict: policy.Allow}
+			e := explanation{From: mine, To: peer, Service: flow.String(), Verdict: policy.Allow, mine: mine}
 			if from != "" {
 				e.From, e.To = peer, mine
 			}
@@ -168,8 +176,8 @@ func addressList(r *configurator.Record) (list []netip.Addr) {
 	return list
 }
 
-// peersOf returns the addresses of a peer. Those of the host are the gateways of the allocation.
-func peersOf(ctx context.Context, conf allocnet.Service, of *configurator.Record, peer string) ([]netip.Addr, error) {
+// peersOf returns the addresses of a peer. Those of the host begin with the gateways of the allocation.
+func peersOf(ctx context.Context, conf allocnet.Service, host *netpolicy.Host, of *configurator.Record, peer string) ([]netip.Addr, error) {
 	if addr, err := netip.ParseAddr(peer); err == nil && addr.Zone() == "" {
 		return []netip.Addr{addr.Unmap()}, nil
 	}
@@ -183,16 +191,20 @@ func peersOf(ctx context.Context, conf allocnet.Service, of *configurator.Record
 		}
 		return addressList(r), nil
 	}
+	all := host.Addresses()
 	var list []netip.Addr
 	for _, i := range of.Status.Interfaces {
 		for _, a := range i.Addresses {
-			if gateway, err := netip.ParseAddr(a.Gateway); err == nil {
+			gateway, err := netip.ParseAddr(a.Gateway)
+			if err == nil && slices.Contains(all, gateway.Unmap()) && !slices.Contains(list, gateway.Unmap()) {
 				list = append(list, gateway.Unmap())
 			}
 		}
 	}
-	if len(list) == 0 {
-		return nil, fmt.Errorf("explain: allocation %q has no gateway: give an address of the host", of.ID)
+	for _, addr := range all {
+		if !slices.Contains(list, addr) {
+			list = append(list, addr)
+		}
 	}
 	return list, nil
 }
@@ -202,7 +214,7 @@ func (a *app) printExplanations(host *netpolicy.Host, list []explanation) error 
 		return a.out.JSON(list)
 	}
 	for i, e := range list {
-		if i > 0 {
+		if i > 0 && !e.decidedAs(&list[i-1]) {
 			a.out.Printf("\n")
 		}
 		verdict := a.out.Paint(term.Green, "allowed")
@@ -210,6 +222,9 @@ func (a *app) printExplanations(host *netpolicy.Host, list []explanation) error 
 			verdict = fmt.Sprintf("%s by %s of %s", a.out.Paint(term.Red, "denied"), denial.Rule, denial.Policy())
 		}
 		a.out.Printf("%s -> %s, %s: %s\n", host.Describe(e.From), host.Describe(e.To), e.Service, verdict)
+		if i+1 < len(list) && e.decidedAs(&list[i+1]) {
+			continue // the reasons follow once
+		}
 		if len(e.Reasons) == 0 {
 			a.out.Printf("no policy applies\n")
 			continue

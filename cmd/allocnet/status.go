@@ -13,7 +13,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/allocnet/allocnet/client"
+	"github.com/allocnet/allocnet/cmd/internal/doctor"
 	"github.com/allocnet/allocnet/cmd/internal/hoststatus"
+	"github.com/allocnet/allocnet/cmd/internal/readiness"
 	"github.com/allocnet/allocnet/cmd/internal/term"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/state/conflist"
@@ -24,16 +26,18 @@ func newStatus(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
 		Short: "Show the state of the daemon, the networks and the allocations",
-		Long: `Show the state of the daemon, the networks with their addresses, the allocations by
-health, the last errors, what differs from the records, and the versions of the host.
+		Long: `Show the state of the daemon, whether setups can be expected to work, the networks with
+their addresses, the allocations by health, the last errors, what differs from the
+records, and the versions of the host.
 
 The command runs CHECK of every allocation, for a few seconds at most. Allocations that
-were not checked in time count as "not checked". The quick checks of ` + "`allocnet doctor`" + `
-run as well. The checks of plugins, leftovers, limits and kernel features are left out.
-Nothing is changed. Without the daemon, this process does the same; then there are no
-last errors.`,
-		Annotations: exits("an allocation is unhealthy, was not checked or has lost its network namespace, a file was skipped, " +
-			"something could not be read, or doctor found an error (a warning of doctor changes nothing)"),
+were not checked in time count as "not checked", unless the daemon knows that they are
+unhealthy. What could not be read in time is shown as unknown. The quick checks of
+` + "`allocnet doctor`" + ` run as well. The checks of plugin directories, leftovers and open inotify
+instances are left out. Nothing is changed. Without the daemon, this process does the
+same; then there are no last errors.`,
+		Annotations: exits("an allocation is unhealthy, interrupted, was not checked or has lost its network namespace, setups cannot be expected to work, " +
+			"a file was skipped, something could not be read, or doctor found an error (a warning of doctor changes nothing)"),
 		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(c *cobra.Command, _ []string) error { return a.status(c.Context()) },
@@ -66,15 +70,15 @@ func (a *app) status(ctx context.Context) error {
 // isWrong reports whether something has to be repaired, now.
 func isWrong(s *client.HostStatus) bool {
 	c := &s.Allocations
-	return s.Daemon != nil && len(s.Daemon.Problems) > 0 ||
-		c.Unhealthy+c.Unchecked+c.NetnsGone+len(s.Skipped)+len(s.Problems) > 0 || s.Doctor != nil && s.Doctor.Errors > 0
+	return s.Daemon != nil && len(s.Daemon.Problems) > 0 || s.Ready != nil && !*s.Ready ||
+		c.Unhealthy+c.Unchecked+c.NetnsGone+c.Interrupted+c.Unreadable+len(s.Skipped)+len(s.Problems)+len(s.Unread) > 0 || s.Doctor != nil && s.Doctor.Errors > 0
 }
 
 func (a *app) hostStatus(ctx context.Context, daemon *client.Client) (*client.HostStatus, error) {
 	if daemon != nil {
 		s, err := daemon.HostStatus(ctx)
 		if !errors.Is(err, client.ErrUnavailable) || a.flags.set.Changed("socket") {
-			return s, err
+			return s, overloaded(err)
 		}
 	}
 	h, err := a.doctorHost(ctx)
@@ -85,9 +89,25 @@ func (a *app) hostStatus(ctx context.Context, daemon *client.Client) (*client.Ho
 	if err != nil {
 		return nil, err
 	}
+	return hereStatus(ctx, h, networks), nil
+}
+
+// overloaded returns the error of a read with the next step if it took too long: no plugin is waited for so long.
+func overloaded(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return stepError{err, "the daemon is overloaded or hangs: try again, and look at its log (journalctl -u allocnetd)"}
+	}
+	return err
+}
+
+// hereStatus returns the overview without the daemon.
+func hereStatus(ctx context.Context, h *doctor.Host, networks *conflist.Dir) *client.HostStatus {
+	now := *h
+	now.Networks, now.Skipped = networks.Networks()
 	return hoststatus.Collect(ctx, hoststatus.Options{
-		Service: h.Service, Networks: networks.Networks, Engine: h.Engine, ConfDir: h.ConfDir, Host: h,
-	}), nil
+		Service: h.Service, Networks: networks.Networks, Engine: h.Engine, ConfDir: h.ConfDir, Host: &now,
+		Ready: func(ctx context.Context) []readiness.Check { return readyHere(ctx, &now) },
+	})
 }
 
 // configurations returns the networks of --conf-dir and the embedded one, with their
@@ -119,26 +139,26 @@ func (a *app) printHostStatus(s *client.HostStatus) {
 	default:
 		daemon = term.Cell{Text: fmt.Sprintf("running for %s, process %d, version %s", term.Age(time.Since(d.Started)), d.PID, d.Version), Style: term.Green}
 	}
-	drift := term.Cell{Text: "none"}
-	if n := len(s.Drift); n > 0 {
-		drift = term.Cell{Text: term.Plural(s.Allocations.Unhealthy, "allocation"), Style: term.Red}
-	}
 	rows := [][]term.Cell{
 		{{Text: "Daemon", Style: term.Bold}, daemon},
 		{{Text: "Engine", Style: term.Bold}, {Text: string(s.Engine)}},
-		{{Text: "Allocations", Style: term.Bold}, healthCell(&s.Allocations)},
-		{{Text: "Drift", Style: term.Bold}, drift},
-		{{Text: "Doctor", Style: term.Bold}, doctorCell(s.Doctor)},
+		{{Text: "Ready", Style: term.Bold}, readyCell(s)},
+		{{Text: "Allocations", Style: term.Bold}, known(s, "allocations", healthCell(&s.Allocations))},
+		{{Text: "Drift", Style: term.Bold}, known(s, "allocations", driftCell(&s.Allocations))},
+		{{Text: "Doctor", Style: term.Bold}, known(s, "doctor", doctorCell(s.Doctor))},
 		{{Text: "Kernel", Style: term.Bold}, {Text: s.Versions.Kernel}},
 		{{Text: "nft", Style: term.Bold}, {Text: installed(s.Versions.NFT)}},
 		{{Text: "iptables", Style: term.Bold}, {Text: installed(s.Versions.IPTables)}},
 	}
 	if r := s.Repairs; r.Last != nil {
 		repairs := fmt.Sprintf("%d since the start, the last one %s ago", r.Count, term.Age(time.Since(*r.Last)))
-		rows = slices.Insert(rows, 5, []term.Cell{{Text: "Repairs", Style: term.Bold}, {Text: join([]string{repairs, r.Change})}})
+		rows = slices.Insert(rows, 6, []term.Cell{{Text: "Repairs", Style: term.Bold}, {Text: join([]string{repairs, r.Change})}})
 	}
 	a.out.Table(nil, rows)
-	a.printNetworkStatus(s.Networks)
+	if !slices.Contains(s.Unread, "networks") {
+		a.printNetworkStatus(s.Networks)
+	}
+	a.printSection("NOT READY (`allocnet ready` looks again)", s.NotReady)
 	var lines []string
 	for _, d := range s.Drift {
 		lines = append(lines, d.ID+": "+withoutID(d.Error, d.ID))
@@ -247,7 +267,8 @@ func healthCell(c *client.AllocationCounts) term.Cell {
 		look term.Style
 	}{
 		{c.Healthy, "healthy", term.Green}, {c.Adding, "being set up", term.Green}, {c.Deleting, "being removed", term.Green},
-		{c.Unchecked, "not checked", term.Yellow}, {c.Unhealthy, "unhealthy", term.Red}, {c.NetnsGone, "without their network namespace", term.Red},
+		{c.NoCheck, "without CHECK", term.Yellow}, {c.Unchecked, "not checked", term.Yellow}, {c.Unhealthy, "unhealthy", term.Red}, {c.NetnsGone, "without their network namespace", term.Red},
+		{c.Interrupted, "interrupted", term.Red}, {c.Unreadable, "with a record that cannot be read", term.Red},
 	} {
 		if state.n > 0 {
 			parts, look = append(parts, fmt.Sprintf("%d %s", state.n, state.name)), state.look
@@ -257,6 +278,39 @@ func healthCell(c *client.AllocationCounts) term.Cell {
 		return term.Cell{Text: "none"}
 	}
 	return term.Cell{Text: strings.Join(parts, ", "), Style: look}
+}
+
+// unknown is the cell of what could not be read.
+var unknown = term.Cell{Text: "not known", Style: term.Yellow}
+
+// known returns a cell, or that it is not known because a part of the overview could not be read.
+func known(s *client.HostStatus, part string, cell term.Cell) term.Cell {
+	if slices.Contains(s.Unread, part) {
+		return unknown
+	}
+	return cell
+}
+
+// readyCell says whether setups can be expected to work. A daemon of an older version does not.
+func readyCell(s *client.HostStatus) term.Cell {
+	switch {
+	case s.Ready == nil:
+		return unknown
+	case *s.Ready:
+		return term.Cell{Text: "yes", Style: term.Green}
+	}
+	return term.Cell{Text: "no", Style: term.Red}
+}
+
+// driftCell counts the unhealthy allocations.
+func driftCell(c *client.AllocationCounts) term.Cell {
+	switch {
+	case c.Unhealthy > 0:
+		return term.Cell{Text: term.Plural(c.Unhealthy, "allocation"), Style: term.Red}
+	case c.Unchecked > 0:
+		return term.Cell{Text: fmt.Sprintf("none found, but %s not checked", term.Plural(c.Unchecked, "allocation")), Style: term.Yellow}
+	}
+	return term.Cell{Text: "none"}
 }
 
 // doctorCell counts the findings of the doctor. A daemon of an older version reports none.

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/sandbox"
@@ -118,6 +121,88 @@ func TestStatusOfTheDaemon(t *testing.T) {
 	require.Equal(t, "no-daemon", runWith("", "status", "--socket", w.path("nobody"), "--json").failure(t, exitFailure).Kind)
 }
 
+// TestStatusShowsTheUnknown: what could not be read is neither none nor healthy.
+func TestStatusShowsTheUnknown(t *testing.T) {
+	var out strings.Builder
+	a := newApp(nil, &out, nil)
+	ready := false
+	daemon := &client.DaemonStatus{Version: "v2", PID: 7, Started: time.Now()}
+	s := &client.HostStatus{
+		Daemon: daemon, Engine: configurator.EngineAuto, Ready: &ready, NotReady: []string{"network \"web\": the file of its subnet is missing"},
+		Unread: []string{"networks", "allocations", "doctor"}, Problems: []string{"doctor: not read within 10s"},
+	}
+	a.printHostStatus(s)
+	require.Regexp(t, `^Daemon .*\nEngine .*\nReady +no\nAllocations +not known\nDrift +not known\nDoctor +not known\nKernel `, out.String())
+	require.NotContains(t, out.String(), "NETWORK ")
+	require.Contains(t, out.String(), "NOT READY (`allocnet ready` looks again)\n  network \"web\": the file of its subnet is missing\n")
+	require.True(t, isWrong(s))
+
+	out.Reset()
+	a.printHostStatus(&client.HostStatus{Daemon: daemon, Allocations: client.AllocationCounts{Total: 6, Healthy: 1, Unchecked: 3, Interrupted: 2, Unreadable: 1}})
+	require.Regexp(t, `(?m)^Allocations +1 healthy, 3 not checked, 2 interrupted, 1 with a record that cannot be read\nDrift +none found, but 3 allocations not checked$`, out.String())
+	for _, one := range []client.HostStatus{{Ready: &ready}, {Unread: []string{"ready"}}, {Allocations: client.AllocationCounts{Interrupted: 1}}} {
+		require.True(t, isWrong(&one))
+	}
+	require.False(t, isWrong(&client.HostStatus{}))
+}
+
+// TestStatusWithoutCheck: an allocation in a network without CHECK does not count as healthy.
+func TestStatusWithoutCheck(t *testing.T) {
+	w := newWorkspace(t)
+	file := w.path("conf/10-front.conflist")
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(file, []byte(strings.Replace(string(text), `"name":"front"`, `"name":"front","disableCheck":true`, 1)), 0o600))
+	w.sandbox("web")
+	w.run("setup", "web").ok(t)
+	require.Regexp(t, `(?m)^Allocations +1 without CHECK$`, w.run("status").ok(t))
+	status := decode[client.HostStatus](t, w.run("status", "--json").ok(t))
+	require.Equal(t, client.AllocationCounts{Total: 1, NoCheck: 1}, status.Allocations)
+	require.Equal(t, []string{"web"}, status.NoCheck)
+	require.Equal(t, "ok: web is healthy\n\nnot checked, because they have no CHECK: front\n", w.run("check", "web").ok(t))
+	require.JSONEq(t, `{"id": "web", "healthy": true, "noCheck": ["front"]}`, w.run("check", "web", "--json").ok(t))
+}
+
+// TestStatusNotReady: readiness of the default network is in the overview and in doctor. An allocation on which no
+// operation works is not being set up.
+func TestStatusNotReady(t *testing.T) {
+	w := newWorkspace(t)
+	require.Regexp(t, `(?m)^Ready +yes$`, w.run("status").ok(t))
+	w.sandbox("web")
+	w.run("setup", "web").ok(t)
+	store := record.Open(w.path("state"))
+	half, err := store.Get("web")
+	require.NoError(t, err)
+	half.Phase = record.Adding
+	require.NoError(t, store.Put(half))
+	got := w.run("status")
+	require.Equal(t, exitNo, got.code)
+	require.Regexp(t, `(?m)^Allocations +1 interrupted$`, got.out)
+	w.run("recover").ok(t)
+
+	require.NoError(t, os.Rename(w.path("conf"), w.path("away")))
+	file := w.path("subnet.env")
+	require.NoError(t, os.WriteFile(file, []byte("FLANNEL_NETWORK=10.5.0.0/16\nFLANNEL_SUBNET=10.5.1.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n"), 0o600))
+	require.Regexp(t, `(?m)^Ready +yes$`, w.run("status", "--subnets-from", file).ok(t))
+	require.NoError(t, os.Remove(file))
+	got = w.run("status", "--subnets-from", file, "--json")
+	require.Equal(t, exitNo, got.code)
+	status := decode[client.HostStatus](t, got.out)
+	require.False(t, *status.Ready)
+	require.Contains(t, status.NotReady[0], file)
+	require.Contains(t, status.Networks[0].NotReady, file)
+	require.Regexp(t, `(?m)^error not-ready: .*`+file, w.run("doctor", "--subnets-from", file).out)
+}
+
+// TestStatusOfAnOverloadedDaemon: no plugin is blamed.
+func TestStatusOfAnOverloadedDaemon(t *testing.T) {
+	err := overloaded(fmt.Errorf("%w: %w", client.ErrNoAnswer, context.DeadlineExceeded))
+	require.Equal(t, "the daemon is overloaded or hangs: try again, and look at its log (journalctl -u allocnetd)", hint(err))
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.NoError(t, overloaded(nil))
+	require.Equal(t, client.ErrUnavailable, overloaded(client.ErrUnavailable))
+}
+
 // TestStatusText has all parts of the overview.
 func TestStatusText(t *testing.T) {
 	last := time.Now().Add(-time.Minute)
@@ -138,6 +223,7 @@ func TestStatusText(t *testing.T) {
 	})
 	require.Equal(t, `Daemon       running for 3h, process 7, version v2
 Engine       auto
+Ready        not known
 Allocations  none
 Drift        none
 Doctor       1 error, 2 warnings

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 
 	dto "github.com/prometheus/client_model/go"
@@ -14,7 +13,7 @@ import (
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/cmd/internal/doctor"
-	"github.com/allocnet/allocnet/cmd/internal/hoststatus"
+	"github.com/allocnet/allocnet/cmd/internal/readiness"
 	"github.com/allocnet/allocnet/cmd/internal/server/settings"
 	"github.com/allocnet/allocnet/cmd/internal/ui"
 	"github.com/allocnet/allocnet/internal/wire"
@@ -97,11 +96,12 @@ func (a *app) uiOptions() (*ui.Options, error) {
 		Service:  func() allocnet.Service { return h.Service },
 		Networks: networks.Networks,
 		Status: func(ctx context.Context) (*client.HostStatus, error) {
-			return hoststatus.Collect(ctx, hoststatus.Options{Service: h.Service, Networks: networks.Networks, Engine: h.Engine, ConfDir: h.ConfDir}), nil
+			return hereStatus(ctx, h, networks), nil
 		},
 		Doctor: func(ctx context.Context) (*doctor.Report, error) {
 			now := *h
 			now.Networks, now.Skipped = networks.Networks()
+			now.Ready = func(ctx context.Context) ([]readiness.Check, error) { return a.readiness(ctx, &now) }
 			return now.Examine(ctx), nil
 		},
 		Logger: a.logger(),
@@ -135,14 +135,7 @@ func eventsOf(ctx context.Context, daemon *client.Client, last uint64) <-chan wi
 
 // metrics reads the metrics of the daemon.
 func (a *app) metrics(ctx context.Context) ([]*dto.MetricFamily, error) {
-	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", a.flags.socket)
-	}}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://allocnetd/metrics", nil)
-	if err != nil {
-		return nil, err
-	}
-	answer, err := transport.RoundTrip(request)
+	answer, err := a.get(ctx, "/metrics")
 	if err != nil {
 		return nil, fmt.Errorf("read the metrics of the daemon: %w", err)
 	}

@@ -29,18 +29,22 @@ func (h *host) healing(s *settings.Settings) (tasks []server.Task) {
 	watcher.Damaged = checker.HasUnhealthy
 	healer := &heal.Healer{Service: service, Watcher: watcher, Checker: checker, Report: report, Logger: logger}
 	tasks = append(tasks, server.Task{Name: "notifications of the kernel", Run: watcher.Run})
-	repairs := s.Reconcile.Mode != settings.ReconcileReport
-	if repairs && (s.Heal.Enabled || s.Heal.CheckInterval != 0) {
+	if checks(s) {
 		h.checker.Store(checker)
 		tasks = append(tasks, server.Task{Name: "check of allocations in the background", Run: h.afterReconcile(s.Reconcile.Wait, checker.Run)})
 	}
-	if repairs && s.Heal.Enabled && h.rules != nil {
+	if checks(s) && s.Heal.Enabled && h.rules != nil {
 		tasks = append(tasks, server.Task{Name: "addresses of services", Run: h.exceptServices})
 	}
-	if repairs && s.Heal.Enabled {
+	if checks(s) && s.Heal.Enabled {
 		return append(tasks, server.Task{Name: "repair of what other programs remove", Run: h.afterReconcile(s.Reconcile.Wait, healer.Run)})
 	}
 	return append(tasks, server.Task{Name: "guard of allocations", Run: healer.RunGuard})
+}
+
+// checks reports whether settings have allocations checked in the background.
+func checks(s *settings.Settings) bool {
+	return s.Reconcile.Mode != settings.ReconcileReport && (s.Heal.Enabled || s.Heal.CheckInterval != 0)
 }
 
 // findings is an Observer that also passes on to the Checker what requests find of allocations.

@@ -68,6 +68,7 @@ type countUnhealthy struct {
 }
 
 func (c *countUnhealthy) Unhealthy(n int)    { c.n = n }
+func (c *countUnhealthy) Unchecked(int)      {}
 func (c *countUnhealthy) Healed(client.Heal) {}
 
 // TestFindings: what a request finds of an allocation reaches the Checker. A repair finds damage first, and

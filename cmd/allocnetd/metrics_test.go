@@ -60,6 +60,9 @@ func TestMetricsPortIsTaken(t *testing.T) {
 	require.Contains(t, status.Daemon.Problems[0], w.path("d.hcl")+":7: "+want)
 	w.allocate("a1")
 	w.release("a1")
+	require.Contains(t, w.get("/metrics"), "\nallocnet_listener_failing{setting=\"metrics.listen\"} 1\n")
+	require.Contains(t, w.get("/readyz"), "address already in use")
+	require.True(t, *status.Ready, "it is not about setups")
 
 	require.NoError(t, l.Close())
 	p.logged("serving metrics")

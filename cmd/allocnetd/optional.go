@@ -87,14 +87,11 @@ func (o *optional) run(ctx context.Context) error {
 	}
 }
 
-// report returns why there is no server, or "".
-func (o *optional) report() string {
+// fault returns why there is no server, or nil.
+func (o *optional) fault() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.problem == nil {
-		return ""
-	}
-	return o.problem.Error()
+	return o.problem
 }
 
 func (o *optional) close() error {
@@ -111,6 +108,15 @@ func (h *host) addOptional(task, setting string, listen func() (tcpServer, error
 	o := &optional{task: task, setting: setting, listen: listen, source: h.source, logger: h.logger}
 	o.try()
 	h.optional = append(h.optional, o)
+}
+
+// listeners returns the settings of the servers, and whether there is no server.
+func (h *host) listeners() map[string]bool {
+	list := map[string]bool{}
+	for _, o := range h.optional {
+		list[o.setting] = o.fault() != nil
+	}
+	return list
 }
 
 // optionalTasks returns the tasks of the servers.

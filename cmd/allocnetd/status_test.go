@@ -41,6 +41,8 @@ func TestStatus(t *testing.T) {
 	require.Equal(t, "setup a2", s.Errors[0].Operation+" "+s.Errors[0].ID)
 	require.Contains(t, s.Errors[0].Error, "/run/netns/nowhere")
 
+	require.True(t, *s.Ready)
+	require.Empty(t, s.Unread)
 	require.Equal(t, &client.DoctorSummary{Findings: []client.DoctorFinding{}}, s.Doctor)
 	out, err := exec.Command("sh", "-c", "ip link add other type bridge && ip addr add 10.202.3.1/24 dev other").CombinedOutput()
 	require.NoError(t, err, string(out))

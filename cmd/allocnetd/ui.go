@@ -13,6 +13,7 @@ import (
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/cmd/internal/doctor"
+	"github.com/allocnet/allocnet/cmd/internal/readiness"
 	"github.com/allocnet/allocnet/cmd/internal/ui"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 )
@@ -97,6 +98,7 @@ func (h *host) doctor(g *generation) *doctor.Host {
 	d := &doctor.Host{
 		Service: g.service, Engine: s.Engine, ConfDir: s.ConfDir, StateDir: s.StateDir, PluginDirs: s.PluginDirs,
 		VendorDir: s.VendorDir, NetnsDir: s.Pool.Dir, Settings: h.source.Path(),
+		Ready: func(ctx context.Context) ([]readiness.Check, error) { return h.ready(ctx), nil },
 	}
 	d.Networks, d.Skipped = g.networks.Networks()
 	return d

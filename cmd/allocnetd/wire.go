@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/containernetworking/cni/pkg/invoke"
 
@@ -189,29 +188,20 @@ func (h *host) readinessFile() error {
 	return readiness.CheckFile(h.active().settings.Manager.ReadinessFile)
 }
 
-// ready checks the manager and each network that the files or the settings name.
-// Invalid files are reported as warnings.
+// ready checks the manager and each network that the files or the settings name, or the default one if they name
+// none. Invalid files, and listeners that could not be made, are reported as warnings.
 func (h *host) ready(ctx context.Context) []api.Check {
 	checks := []api.Check{{Name: "configuration", Err: h.notReady(configurator.Allocation{})}}
 	names, skipped := h.active().names(ctx)
 	for _, s := range skipped {
-		checks = append(checks, api.Check{Name: "file", Warning: s})
+		checks = append(checks, api.Check{Name: readiness.File, Warning: s})
 	}
-	if len(names) == 0 {
-		return append(checks, api.Check{Name: "network", Err: h.active().service.Ready(ctx)})
+	for _, o := range h.optional {
+		if err := o.fault(); err != nil {
+			checks = append(checks, api.Check{Name: readiness.Listener, Warning: err})
+		}
 	}
-	found := make(chan api.Check, len(names))
-	for _, name := range names {
-		go func() {
-			err := h.readyFor(ctx, configurator.Allocation{Networks: []string{name}})
-			found <- api.Check{Name: "network", Network: name, Err: err}
-		}()
-	}
-	for range names {
-		checks = append(checks, <-found)
-	}
-	slices.SortStableFunc(checks, func(a, b api.Check) int { return strings.Compare(a.Network, b.Network) })
-	return checks
+	return append(checks, readiness.Networks(ctx, h.active().service, names)...)
 }
 
 func (h *host) readyFor(ctx context.Context, a configurator.Allocation) error {

@@ -2,6 +2,7 @@ package ui
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"slices"
@@ -148,14 +149,23 @@ func TestLive(t *testing.T) {
 // TestRestart: the page says that the daemon does not answer, shows what it knew, and
 // goes on with the next daemon.
 func TestRestart(t *testing.T) {
-	h := newHost(t)
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer taken.Close()
+	h := newHost(t, `metrics {`, `listen = "`+taken.Addr().String()+`"`, `}`)
 	h.setup(allocnet.Allocation{ID: "one", Networks: []string{"front"}})
 	b := browse(t, h.serve(), 1440, 900)
 	b.shows("#connection", "live")
 	b.shows("#tiles", "1 healthy")
+	b.shows("#tiles", "version")
+	b.shows("#configuration-list", "address already in use")
+	b.shows("#doctor-list", "not-served")
 	require.True(t, eval[bool](b, `document.querySelector("#fault").hidden`))
 	h.stop()
 	b.shows("#connection", "not live since")
+	eval[bool](b, `document.dispatchEvent(new Event("visibilitychange"))`) // the page reads again
+	b.shows("#tiles", "no answer")
+	b.shows("#tiles", "1 not checked")
 	b.shows("#fault", "allocnetd is not running")
 	b.shows("#fault", "The page shows the state of ")
 	b.shows("#picture", "one")

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -75,25 +76,44 @@ func (h *Host) unreported(err error) error {
 // checkTime bounds the CHECK of all allocations.
 const checkTime = 10 * time.Second
 
-// checkAllocations compares records, leases and objects of the host with each other.
-func checkAllocations(ctx context.Context, h *Host) (findings []Finding, err error) {
+// checkRecords looks for allocations whose operation did not end, or whose network namespace is gone.
+func checkRecords(ctx context.Context, h *Host) (findings []Finding, err error) {
 	var errs []error
 	for i := range h.records {
-		r := &h.records[i]
-		if r.Acknowledged || r.Phase == configurator.PhaseReady && !r.NetnsGone {
+		id := h.records[i].ID
+		if h.records[i].Acknowledged || h.records[i].Phase == configurator.PhaseReady && !h.records[i].NetnsGone {
 			continue
 		}
-		broken, err := h.damaged(ctx, r.ID)
-		findings, errs = append(findings, broken...), append(errs, err)
+		found, err := h.damaged(ctx, id)
+		findings, errs = append(findings, found...), append(errs, err)
 	}
-	leftovers, err := h.leftovers(ctx)
-	leases, leasesErr := h.leases(ctx)
-	return slices.Concat(findings, leftovers, leases, h.drift(ctx)), errors.Join(append(errs, err, leasesErr)...)
+	return findings, errors.Join(errs...)
 }
 
 // damaged returns the finding about an allocation whose operation did not end, or whose network
-// namespace is gone. It reads the record again while no operation works on the allocation.
-func (h *Host) damaged(ctx context.Context, id string) (findings []Finding, err error) {
+// namespace is gone.
+func (h *Host) damaged(ctx context.Context, id string) ([]Finding, error) {
+	r, err := h.unattended(ctx, id)
+	switch {
+	case r == nil:
+		return nil, err
+	case r.NetnsGone:
+		return []Finding{find("netns-gone", id, fmt.Sprintf("the network namespace %s of allocation %q is gone", r.Netns, id), "allocnet teardown --gone "+id)}, nil
+	case r.Phase != configurator.PhaseReady:
+		return []Finding{find("interrupted", id, fmt.Sprintf("allocation %q is in phase %q, and no operation works on it", id, r.Phase), "allocnet recover")}, nil
+	}
+	return nil, nil
+}
+
+// looking is held while this process has the lock of an allocation only to look at it: another look is no
+// operation that works on it.
+var looking sync.Mutex
+
+// unattended reads the record of an allocation again while no operation works on it. It returns nil if one
+// does, or if the removal of the allocation is on the way or has ended.
+func (h *Host) unattended(ctx context.Context, id string) (*configurator.Record, error) {
+	looking.Lock()
+	defer looking.Unlock()
 	unlock, free, err := h.tryLock(id)
 	if err != nil || !free {
 		return nil, err
@@ -102,15 +122,30 @@ func (h *Host) damaged(ctx context.Context, id string) (findings []Finding, err 
 	r, err := h.Service.Get(ctx, id)
 	switch {
 	case errors.Is(err, configurator.ErrNotFound): // it was torn down meanwhile
+		return nil, nil
 	case err != nil:
 		return nil, err
-	case r.Acknowledged: // its removal is on the way
-	case r.NetnsGone:
-		findings = append(findings, find("netns-gone", id, fmt.Sprintf("the network namespace %s of allocation %q is gone", r.Netns, id), "allocnet teardown --gone "+id))
-	case r.Phase != configurator.PhaseReady:
-		findings = append(findings, find("interrupted", id, fmt.Sprintf("allocation %q is in phase %q, and no operation works on it", id, r.Phase), "allocnet recover"))
+	case r.Acknowledged:
+		return nil, nil
 	}
-	return findings, nil
+	return r, nil
+}
+
+// Interrupted returns the phase of an allocation on which an operation did not end, and none works; "" for
+// others.
+func (h *Host) Interrupted(ctx context.Context, id string) (configurator.Phase, error) {
+	r, err := h.unattended(ctx, id)
+	if r == nil || r.Phase == configurator.PhaseReady {
+		return "", err
+	}
+	return r.Phase, nil
+}
+
+// checkAllocations compares records, leases and objects of the host with each other.
+func checkAllocations(ctx context.Context, h *Host) ([]Finding, error) {
+	leftovers, err := h.leftovers(ctx)
+	leases, leasesErr := h.leases(ctx)
+	return slices.Concat(leftovers, leases, h.drift(ctx)), errors.Join(err, leasesErr)
 }
 
 // tryLock takes the lock of an allocation, and reports whether it was free: that no operation

@@ -18,10 +18,10 @@ import (
 	"github.com/allocnet/allocnet/internal/state/record"
 )
 
-// requireNothing makes two checks with records that were read before what has changed since.
+// requireNothing makes checks with records that were read before what has changed since.
 func (r *rig) requireNothing(h *Host, message string) {
 	r.Helper()
-	for _, check := range []func(context.Context, *Host) ([]Finding, error){checkAllocations, checkNamespaces} {
+	for _, check := range []func(context.Context, *Host) ([]Finding, error){checkRecords, checkAllocations, checkNamespaces} {
 		findings, err := check(r.Context(), h)
 		require.NoError(r, err)
 		require.Empty(r, describe(findings), message)
@@ -65,7 +65,7 @@ func TestUnreadSince(t *testing.T) {
 	require.ErrorAs(t, err, &broken)
 	require.Empty(t, found, "it has a record")
 	h.records = []configurator.Record{{ID: "web", Phase: configurator.PhaseAdding}}
-	findings, err := checkAllocations(t.Context(), h)
+	findings, err := checkRecords(t.Context(), h)
 	require.ErrorAs(t, err, &broken)
 	require.Empty(t, describe(findings))
 	require.NoError(t, os.WriteFile(file, text, 0o600))

@@ -41,30 +41,44 @@ func checkConfiguration(_ context.Context, h *Host) (findings []Finding, err err
 	return append(findings, h.settings()...), nil
 }
 
-// settings validates the file of the daemon's settings, and looks for the networks in it.
-func (h *Host) settings() (findings []Finding) {
+// daemonSettings reads the file of the daemon's settings. It returns nil if there is none.
+func (h *Host) daemonSettings() (*settings.Settings, error) {
 	if h.Settings == "" {
-		return nil
+		return nil, nil
 	}
 	if _, err := os.Stat(h.Settings); errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return nil, nil
 	}
 	s, err := settings.Source{File: h.Settings}.Load()
+	return &s, err
+}
+
+// namedIn returns the networks that settings name.
+func namedIn(s *settings.Settings) []string {
+	names := slices.Clone(s.Networks)
+	if s.Manager.Enabled && s.Manager.Primary != "" {
+		names = append(names, s.Manager.Primary)
+	}
+	for _, p := range s.Pool.Networks {
+		names = append(names, p.Network)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// settings validates the file of the daemon's settings, and looks for the networks in it.
+func (h *Host) settings() (findings []Finding) {
+	s, err := h.daemonSettings()
 	if err != nil {
 		for _, e := range settings.Errors(err) {
 			findings = append(findings, find("settings", h.Settings, e.Error(), "correct it, then: allocnetd validate "+h.Settings+" && systemctl reload-or-restart allocnetd"))
 		}
 		return findings
 	}
-	wanted := slices.Clone(s.Networks)
-	if s.Manager.Enabled && s.Manager.Primary != "" {
-		wanted = append(wanted, s.Manager.Primary)
+	if s == nil {
+		return nil
 	}
-	for _, p := range s.Pool.Networks {
-		wanted = append(wanted, p.Network)
-	}
-	slices.Sort(wanted)
-	for _, name := range slices.Compact(wanted) {
+	for _, name := range namedIn(s) {
 		if !slices.ContainsFunc(h.Networks, func(n *conflist.Network) bool { return n.Name == name }) {
 			findings = append(findings, find("network-missing", name, fmt.Sprintf("%s names network %q, and no valid file in %s has it", h.Settings, name, h.ConfDir),
 				"add its file to "+h.ConfDir+", or change "+h.Settings))
@@ -93,7 +107,7 @@ func checkPlugins(ctx context.Context, h *Host) (findings []Finding, err error) 
 	engine := h.native()
 	versions := map[string]versionAnswer{}
 	for _, n := range h.Networks {
-		if n.File == "" && h.Engine == configurator.EngineExec && !h.used(n.Name) {
+		if n.File == "" && !h.used(n.Name) {
 			continue // the embedded network needs binaries only if it is used
 		}
 		for _, t := range engine.Binaries(n) {
@@ -120,10 +134,19 @@ func (h *Host) native() *native.Engine {
 	return native.New(hclog.NewNullLogger(), "")
 }
 
+// used reports whether an allocation is attached to a network, or the next one can be: the embedded network is
+// the default without others, and the settings may name it.
 func (h *Host) used(network string) bool {
-	return slices.ContainsFunc(h.records, func(r configurator.Record) bool {
+	if !slices.ContainsFunc(h.Networks, func(n *conflist.Network) bool { return n.File != "" }) {
+		return true
+	}
+	if slices.ContainsFunc(h.records, func(r configurator.Record) bool {
 		return slices.ContainsFunc(r.Networks, func(n configurator.NetworkRecord) bool { return n.Network == network })
-	})
+	}) {
+		return true
+	}
+	s, err := h.daemonSettings() // checkConfiguration reports the error
+	return err == nil && s != nil && slices.Contains(namedIn(s), network)
 }
 
 // pluginDir looks at one plugin directory. Only a named directory has to exist.

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/allocnet/allocnet/cmd/internal/readiness"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/internal/state/conflist"
@@ -42,7 +43,8 @@ type Finding struct {
 	Fixed    bool   `json:"fixed,omitempty"`
 	FixError string `json:"fixError,omitempty"`
 
-	fix func(context.Context) error
+	fix   func(context.Context) error
+	cause error // of a finding of the kind not-ready
 }
 
 // Kind is a kind of findings.
@@ -72,6 +74,9 @@ type Host struct {
 	Skipped  []*conflist.FileError
 	// Full is the part of a limit from which it counts as soon reached; default 0.8.
 	Full float64
+	// Ready checks whether Setups can be expected to work, and what the daemon does not serve. An error
+	// means that the daemon did not answer. It may be nil.
+	Ready func(context.Context) ([]readiness.Check, error)
 
 	// Records are read by Examine, which reports what it could not read: unread.
 	// LeasesWithoutOwner has only their IDs, and reads them with list if it has to.
@@ -147,10 +152,13 @@ var checks = []check{
 	{"listeners", "processes on published host ports", checkListeners, quick | twice},
 	{"subnets", "subnets and routes", checkSubnets, quick | twice},
 	{"configuration", "settings and network configurations", checkConfiguration, quick},
+	{"readiness", "readiness of the networks and of the daemon", checkReadiness, 0},
 	{"plugins", "plugin directories and versions", checkPlugins, 0},
-	{"allocations", "records, leases and leftovers", checkAllocations, 0},
+	{"records", "records of allocations", checkRecords, quick},
+	{"allocations", "allocations, leases and leftovers", checkAllocations, 0},
 	{"namespaces", "network namespaces", checkNamespaces, 0},
-	{"limits", "limits of the kernel and of networks", checkLimits, 0},
+	{"limits", "limits of the kernel and of networks", checkLimits, quick},
+	{"attempts", "further inotify instances and network namespaces", checkAttempts, 0},
 	{"disk", "disk and clock", checkDisk, quick},
 }
 
@@ -158,8 +166,8 @@ var checks = []check{
 func (h *Host) Examine(ctx context.Context) *Report { return h.examine(ctx, checks) }
 
 // ExamineQuickly makes the checks that take 15 ms or so together. It leaves out those that run
-// plugins or CHECK, look for leftovers, count the open files of all processes, or try features
-// of the kernel.
+// plugins or CHECK, ask whether networks are ready, look for leftovers, count the open files of
+// all processes, or try features of the kernel.
 func (h *Host) ExamineQuickly(ctx context.Context) *Report {
 	return h.examine(ctx, slices.DeleteFunc(slices.Clone(checks), func(c check) bool { return c.how&quick == 0 }))
 }
@@ -183,10 +191,11 @@ func (h *Host) examine(ctx context.Context, checks []check) *Report {
 				fmt.Sprintf("the check of %s could not be completed: %s", c.title, redact.Text(failed[i].Error())),
 				"remove the cause, then: allocnet doctor"))
 		}
-		ok := len(found[i]) == 0 && (h.unread == nil || c.name != "allocations")
+		ok := len(found[i]) == 0 && (h.unread == nil || c.name != "records")
 		r.Checks = append(r.Checks, Check{c.name, c.title, ok})
 		r.Findings = append(r.Findings, found[i]...)
 	}
+	r.Findings = once(r.Findings)
 	for i := range r.Findings {
 		r.Findings[i].What = redact.Bound(r.Findings[i].What)
 	}

@@ -38,6 +38,9 @@ var Kinds = []Kind{
 	{"network-missing", Error, "the settings name a network that does not exist, so setups fail", false},
 	{"configuration-invalid", Error, "a native plugin refuses its configuration, so every setup in the network fails", false},
 
+	{"not-ready", Error, "setups cannot be expected to work", false},
+	{"not-served", Warning, "the daemon works without it, and tries again", false},
+
 	{"plugin-dir", Warning, "plugins are not found there", false},
 	{"plugin-dir-writable", Error, "plugins run as root: who can write there becomes root", false},
 	{"plugin-missing", Error, "every setup in the network fails", false},
@@ -58,6 +61,7 @@ var Kinds = []Kind{
 	{"neighbour-full", Warning, "at the limit, the kernel reaches no new address (neighbour table overflow)", false},
 	{"inotify-full", Warning, "at the limit, the daemon cannot watch its configuration directory", false},
 	{"namespaces-full", Warning, "at the limit, no network namespace can be created", false},
+	{"addresses-exhausted", Error, "every setup in the network fails until an allocation is removed", false},
 	{"addresses-full", Warning, "without a free address, every setup in the network fails", false},
 	{"bridge-full", Warning, "a bridge has at most 1023 ports; then every setup in the network fails", false},
 	{"files-full", Warning, "at the limit, no process can open another file", false},

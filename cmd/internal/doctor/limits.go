@@ -26,9 +26,18 @@ import (
 )
 
 // checkLimits looks for limits that are reached, or that Full of is.
-func checkLimits(_ context.Context, h *Host) (findings []Finding, err error) {
+func checkLimits(_ context.Context, h *Host) ([]Finding, error) {
+	return lookAll(h.conntrack, h.neighbours, h.addresses, h.bridges, h.files)
+}
+
+// checkAttempts looks for limits that only an attempt, or a look at all processes, shows.
+func checkAttempts(_ context.Context, h *Host) ([]Finding, error) {
+	return lookAll(h.inotify, h.namespaces)
+}
+
+func lookAll(looks ...func() ([]Finding, error)) (findings []Finding, err error) {
 	var errs []error
-	for _, look := range []func() ([]Finding, error){h.conntrack, h.neighbours, h.inotify, h.namespaces, h.addresses, h.bridges, h.files} {
+	for _, look := range looks {
 		found, err := look()
 		findings, errs = append(findings, found...), append(errs, err)
 	}
@@ -210,9 +219,12 @@ func (h *Host) addresses() (findings []Finding, err error) {
 		counts, err := addresses.Count(n)
 		errs = append(errs, err)
 		for _, family := range slices.Sorted(maps.Keys(counts)) {
-			if u := counts[family]; h.near(u.Used, u.Used+u.Free) {
-				findings = append(findings, find("addresses-full", n.Name, fmt.Sprintf("network %q has %.0f %s addresses left, of %.0f", n.Name, max(u.Free, 0), family, u.Used+u.Free),
-					"remove allocations (allocnet ls, allocnet gc), or configure a larger subnet"))
+			const repair = "remove allocations (allocnet ls, allocnet gc), or configure a larger subnet"
+			switch u := counts[family]; {
+			case u.Free <= 0:
+				findings = append(findings, find("addresses-exhausted", n.Name, fmt.Sprintf("network %q has no %s address left, of %.0f", n.Name, family, u.Used+u.Free), repair))
+			case h.near(u.Used, u.Used+u.Free):
+				findings = append(findings, find("addresses-full", n.Name, fmt.Sprintf("network %q has %.0f %s addresses left, of %.0f", n.Name, u.Free, family, u.Used+u.Free), repair))
 			}
 		}
 	}

@@ -3,9 +3,11 @@ package doctor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/cmd/internal/readiness"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/state/lease"
 	"github.com/allocnet/allocnet/internal/state/record"
@@ -321,6 +324,64 @@ func TestAddresses(t *testing.T) {
 		require.NoError(t, err)
 	}
 	r.finds("addresses-full", []string{`network "web" has 1 ipv4 addresses left, of 5`}, "lease-without-owner")
+	last := netip.MustParseAddr("10.77.0.6")
+	_, err = store.Reserve(t.Context(), lease.Owner{ID: "last", IfName: "eth0"}, []lease.Request{{Set: lease.RangeSet{{First: last, Last: last}}}})
+	require.NoError(t, err)
+	f := r.finds("addresses-exhausted", []string{`network "web" has no ipv4 address left, of 5`}, "lease-without-owner")
+	require.Equal(t, Error, f.Severity)
+	require.Contains(t, kindsOf(r.host().ExamineQuickly(t.Context()).Findings), "addresses-exhausted")
+}
+
+// TestReadiness: what keeps networks from being ready is a finding, unless another one says why. So is what the
+// daemon does not serve.
+func TestReadiness(t *testing.T) {
+	r := newRig(t)
+	h := r.host()
+	notReady := errors.Join(
+		errors.New("network \"web\": the file of its subnet is missing"),
+		fmt.Errorf("%w: network \"web\" needs plugin \"odd\"", configurator.ErrPluginNotInstalled))
+	h.Ready = func(context.Context) ([]readiness.Check, error) {
+		return []readiness.Check{
+			{Name: "configuration"}, {Name: "network", Network: "web", Err: notReady}, {Name: readiness.File, Warning: errors.New("is broken")},
+			{Name: readiness.Listener, Warning: errors.New("d.hcl:5: ui: address already in use")},
+		}, nil
+	}
+	made := slices.DeleteFunc(slices.Clone(checks), func(c check) bool { return c.name != "readiness" && c.name != "plugins" })
+	report := h.examine(t.Context(), made)
+	require.Equal(t, []string{"not-ready", "not-ready", "not-served"}, kindsOf(report.Findings), "no plugin is missing")
+	require.Contains(t, report.Findings[0].What, "the file of its subnet is missing")
+	require.Contains(t, report.Findings[2].What, "address already in use")
+	r.network("20-odd", r.chain("odd", "odd0", "10.78.0.0/24", `, {"type": "odd"}`))
+	ready := h.Ready
+	h = r.host()
+	h.Ready = ready
+	require.Equal(t, []string{"not-ready", "plugin-missing", "not-served"}, kindsOf(h.examine(t.Context(), made).Findings))
+
+	h.Ready = func(context.Context) ([]readiness.Check, error) { return nil, errors.New("no answer") }
+	require.Contains(t, kindsOf(h.examine(t.Context(), made).Findings), "not-checked")
+}
+
+// TestDefaultNetworkBeforeItsFirstUse: the embedded network is examined as soon as an allocation can be attached to
+// it.
+func TestDefaultNetworkBeforeItsFirstUse(t *testing.T) {
+	r := newRig(t)
+	missing := func() (list []string) {
+		h := r.host()
+		h.Engine = configurator.EngineExec
+		findings, err := checkPlugins(t.Context(), h)
+		require.NoError(t, err)
+		for _, f := range findings {
+			if f.Object == "allocnet" {
+				list = append(list, f.ID)
+			}
+		}
+		return list
+	}
+	require.Empty(t, missing(), "another network is the default")
+	r.sh("mkdir -p /etc/allocnet; echo 'networks = [\"web\", \"allocnet\"]' >/etc/allocnet/allocnetd.hcl")
+	require.Contains(t, missing(), "plugin-missing")
+	r.sh("rm /etc/allocnet/allocnetd.hcl; rm -r " + r.path("conf"))
+	require.Contains(t, missing(), "plugin-missing")
 }
 
 // TestLimitsOfAUser sets limits that a user namespace has of its own.

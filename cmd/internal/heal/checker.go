@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/redact"
+	"github.com/allocnet/allocnet/internal/state/journal"
 	"github.com/allocnet/allocnet/internal/state/record"
 )
 
@@ -26,9 +29,11 @@ type Checker struct {
 	queued    map[string]bool
 	waiting   map[task]waiting
 	wake      chan struct{}
-	working   chan struct{}            // has a value while a CHECK or a Restore runs
-	listing   time.Time                // not before, the records are listed for tasks of kind container
-	unhealthy map[string]bool          // with whether a failed repair was logged
+	working   chan struct{} // has a value while a CHECK or a Restore runs
+	listing   time.Time     // not before, the records are listed for tasks of kind container
+	unhealthy map[string]damage
+	unchecked map[string]bool          // those whose last CHECK could not be completed
+	reported  int                      // number of those
 	waits     map[string]time.Duration // before the next CHECK of what the last one has not found healthy
 }
 
@@ -40,6 +45,12 @@ type CheckerOptions struct {
 	Interval time.Duration
 	Report   Report
 	Logger   hclog.Logger
+}
+
+// damage is what is known of an unhealthy allocation.
+type damage struct {
+	found  string // what CHECK has found
+	failed bool   // a failed repair was logged
 }
 
 // task is what is to be done later with an allocation. Each task waits once.
@@ -85,7 +96,7 @@ const (
 
 // NewChecker returns a Checker, which does nothing until Run is called.
 func NewChecker(o CheckerOptions) *Checker {
-	return &Checker{CheckerOptions: o, queued: map[string]bool{}, waiting: map[task]waiting{}, unhealthy: map[string]bool{}, waits: map[string]time.Duration{}, wake: make(chan struct{}, 1), working: make(chan struct{}, 1)}
+	return &Checker{CheckerOptions: o, queued: map[string]bool{}, waiting: map[task]waiting{}, unhealthy: map[string]damage{}, unchecked: map[string]bool{}, waits: map[string]time.Duration{}, wake: make(chan struct{}, 1), working: make(chan struct{}, 1)}
 }
 
 // Soon has allocations checked. Those without a record are ignored.
@@ -264,7 +275,13 @@ func (c *Checker) resume(ctx context.Context, due map[task]waiting) {
 		return
 	}
 	began := time.Now()
-	report, err := c.Service().Restore(ctx, busy...)
+	var changes []string
+	for _, id := range busy {
+		if change := due[task{id, retry}].cause.change; !slices.Contains(changes, change) {
+			changes = append(changes, change)
+		}
+	}
+	report, err := c.Service().Restore(journal.WithCause(ctx, strings.Join(changes, "; ")), busy...)
 	if err != nil {
 		c.Soon(busy...)
 		return
@@ -314,6 +331,7 @@ func (c *Checker) check(ctx context.Context, id string) {
 	case ctx.Err() != nil:
 		return
 	case errors.Is(err, configurator.ErrNotChecked):
+		c.setUnchecked(id)
 		c.checkAgain(id)
 	case err == nil || errors.Is(err, configurator.ErrNotFound):
 		c.setHealthy(id)
@@ -322,8 +340,8 @@ func (c *Checker) check(ctx context.Context, id string) {
 			c.Report.Healed(heal)
 		}
 	default:
-		became, first := c.setUnhealthy(id, true)
 		heal.Unhealthy, heal.Error = id, redact.Text(err.Error())
+		became, first := c.setUnhealthy(id, heal.Error, true)
 		if became {
 			c.Report.Healed(heal)
 		}
@@ -346,25 +364,54 @@ func (c *Checker) checkAgain(id string) {
 // setUnhealthy records that an allocation is unhealthy, or also that its repair failed, and has it
 // checked again later. It reports whether the allocation was healthy before, and whether its repair
 // has not failed before.
-func (c *Checker) setUnhealthy(id string, failed bool) (became, first bool) {
+func (c *Checker) setUnhealthy(id, found string, failed bool) (became, first bool) {
 	c.mu.Lock()
-	failedBefore, known := c.unhealthy[id]
+	before, known := c.unhealthy[id]
 	if !known {
 		delete(c.waits, id)
 	}
-	c.unhealthy[id] = failed || failedBefore
-	c.Report.Unhealthy(len(c.unhealthy))
+	c.unhealthy[id] = damage{found, failed || before.failed}
+	delete(c.unchecked, id)
+	c.report()
 	c.mu.Unlock()
 	c.checkAgain(id)
-	return !known, !failedBefore
+	return !known, !before.failed
+}
+
+// setUnchecked records that the last CHECK of an allocation could not be completed. An unhealthy one stays so.
+func (c *Checker) setUnchecked(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, known := c.unhealthy[id]; !known {
+		c.unchecked[id] = true
+		c.report()
+	}
 }
 
 func (c *Checker) setHealthy(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.unhealthy, id)
+	delete(c.unchecked, id)
 	delete(c.waits, id)
+	c.report()
+}
+
+// report reports the numbers of allocations. c.mu is locked.
+func (c *Checker) report() {
 	c.Report.Unhealthy(len(c.unhealthy))
+	if n := len(c.unchecked); n != c.reported {
+		c.reported = n
+		c.Report.Unchecked(n)
+	}
+}
+
+// Damage returns what is known of an allocation, if it is unhealthy.
+func (c *Checker) Damage(id string) (found string, unhealthy bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	d, unhealthy := c.unhealthy[id]
+	return d.found, unhealthy
 }
 
 // Found notes what a request has found of an allocation: that it is healthy, or gone, if err is
@@ -372,17 +419,26 @@ func (c *Checker) setHealthy(id string) {
 // do that first. A change of an allocation that could not be finished is finished later. Found
 // ignores other errors, and an allocation whose network namespace is gone.
 func (c *Checker) Found(id string, err error) {
-	known := c.isUnhealthy(id)
+	known, unchecked := c.state(id)
 	switch {
 	case errors.Is(err, record.ErrUnfinished):
 		c.after(firstUnhealthy, id)
-	case err == nil && known:
+	case err == nil && (known || unchecked):
 		c.setHealthy(id)
 	case err == nil, known, !errors.Is(err, configurator.ErrUnhealthy), errors.Is(err, configurator.ErrInvalidAllocation):
 	default:
-		if became, _ := c.setUnhealthy(id, false); became {
-			c.Report.Healed(client.Heal{Cause: "drift", Unhealthy: id, Error: redact.Text(err.Error())})
+		found := redact.Text(err.Error())
+		if became, _ := c.setUnhealthy(id, found, false); became {
+			c.Report.Healed(client.Heal{Cause: "drift", Unhealthy: id, Error: found})
 		}
+	}
+}
+
+// NotChecked notes that a CHECK of an allocation could not be completed, and has it checked again later.
+func (c *Checker) NotChecked(id string) {
+	if unhealthy, unchecked := c.state(id); !unhealthy && !unchecked {
+		c.setUnchecked(id)
+		c.checkAgain(id)
 	}
 }
 
@@ -393,11 +449,12 @@ func (c *Checker) HasUnhealthy() bool {
 	return len(c.unhealthy) > 0
 }
 
-func (c *Checker) isUnhealthy(id string) bool {
+// state returns what is known of an allocation.
+func (c *Checker) state(id string) (unhealthy, unchecked bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, ok := c.unhealthy[id]
-	return ok
+	_, unhealthy = c.unhealthy[id]
+	return unhealthy, c.unchecked[id]
 }
 
 // forget removes allocations without a record from the unhealthy ones.
@@ -405,9 +462,10 @@ func (c *Checker) forget(exists map[string]bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	gone := func(id string) bool { return !exists[id] }
-	maps.DeleteFunc(c.unhealthy, func(id string, _ bool) bool { return gone(id) })
+	maps.DeleteFunc(c.unhealthy, func(id string, _ damage) bool { return gone(id) })
+	maps.DeleteFunc(c.unchecked, func(id string, _ bool) bool { return gone(id) })
 	maps.DeleteFunc(c.waits, func(id string, _ time.Duration) bool { return gone(id) })
-	c.Report.Unhealthy(len(c.unhealthy))
+	c.report()
 }
 
 // round goes through all allocations, one after the other, spread over the interval.
@@ -448,12 +506,12 @@ func (r *round) begin(ctx context.Context) {
 	if len(r.ids) == 0 {
 		return
 	}
-	report, err := c.Service().Restore(ctx)
+	const change = "found by the comparison in the background"
+	report, err := c.Service().Restore(journal.WithCause(ctx, change))
 	if err != nil || ctx.Err() != nil {
 		return // the CHECKs find what is missing
 	}
 	if n := len(report.Restored); n > 0 {
-		change := "found by the comparison in the background"
 		c.Report.Healed(client.Heal{
 			Cause: "drift", Change: change, Restored: n, Allocs: report.Restored[:min(n, maxNamed)], Seconds: time.Since(began).Seconds(),
 		})

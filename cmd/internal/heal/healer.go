@@ -12,6 +12,7 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/netlink/watch"
 	"github.com/allocnet/allocnet/internal/redact"
+	"github.com/allocnet/allocnet/internal/state/journal"
 )
 
 // Service is the part of a *configurator.Configurator that repairs.
@@ -34,8 +35,10 @@ type Report interface {
 	Healed(client.Heal)
 	// Compared is called after every comparison, for the kinds of its causes.
 	Compared(kinds []string)
-	// Unhealthy is called with the number of unhealthy allocations when it changes.
+	// Unhealthy is called with the number of unhealthy allocations when it changes, and Unchecked with
+	// that of those whose last CHECK could not be completed.
 	Unhealthy(n int)
+	Unchecked(n int)
 }
 
 // Healer repairs when the Watcher has seen a change. It must be used by one goroutine.
@@ -165,7 +168,7 @@ func (h *Healer) backoffOf(kind watch.Kind) *backoff {
 func (h *Healer) repair(ctx context.Context, causes []watch.Change) {
 	release := h.Checker.pause()
 	began := time.Now()
-	report, err := h.Service().Restore(ctx)
+	report, err := h.Service().Restore(journal.WithCause(ctx, describe(causes)))
 	release()
 	if ctx.Err() != nil {
 		return
@@ -178,11 +181,11 @@ func (h *Healer) repair(ctx context.Context, causes []watch.Change) {
 	if err != nil {
 		heal.Error = redact.Text(err.Error())
 	}
-	var texts, kinds []string
+	var kinds []string
 	repaired := len(report.Restored) > 0 || err != nil
 	for i := range causes {
 		c := &causes[i]
-		texts, kinds = append(texts, c.String()), append(kinds, c.Kind.String())
+		kinds = append(kinds, c.Kind.String())
 		b := h.backoffOf(c.Kind)
 		if b.note(time.Now(), repaired) {
 			heal.BackOff = max(heal.BackOff, b.wait.Seconds())
@@ -191,7 +194,7 @@ func (h *Healer) repair(ctx context.Context, causes []watch.Change) {
 			h.note(*c)
 		}
 	}
-	heal.Cause, heal.Change = kinds[0], strings.Join(texts, "; ")
+	heal.Cause, heal.Change = kinds[0], describe(causes)
 	h.Report.Compared(kinds)
 	if repaired {
 		h.Report.Healed(heal)
@@ -203,6 +206,15 @@ func (h *Healer) repair(ctx context.Context, causes []watch.Change) {
 	if slices.ContainsFunc(causes, beyondTables) {
 		h.Checker.Soon(report.Unchecked...)
 	}
+}
+
+// describe returns changes as a text.
+func describe(changes []watch.Change) string {
+	texts := make([]string, len(changes))
+	for i := range changes {
+		texts[i] = changes[i].String()
+	}
+	return strings.Join(texts, "; ")
 }
 
 // maxNamed bounds the IDs in one event.

@@ -104,6 +104,7 @@ func (f *fake) Healed(h client.Heal) {
 }
 func (f *fake) Compared(kinds []string) { f.note("compared %v", kinds) }
 func (f *fake) Unhealthy(n int)         { f.note("unhealthy %d", n) }
+func (f *fake) Unchecked(n int)         { f.note("unchecked %d", n) }
 
 // run runs a Healer and a Checker until the test ends.
 func (f *fake) run(t *testing.T, interval time.Duration) {
@@ -352,6 +353,32 @@ func TestUnhealthy(t *testing.T) {
 		clear(c.waiting)
 	}
 	require.Equal(t, 2, f.count("healed drift 0 a"+configurator.ErrUnhealthy.Error()))
+}
+
+// TestUnchecked: an allocation counts as unchecked while its CHECK cannot be completed, unless it is known to be
+// unhealthy. What was found is kept.
+func TestUnchecked(t *testing.T) {
+	f := newFake()
+	c := NewChecker(CheckerOptions{Service: func() Service { return f }, Report: f, Logger: hclog.NewNullLogger()})
+	check := func(id string, err error) {
+		f.check[id] = err
+		c.check(t.Context(), id)
+	}
+	check("a", configurator.ErrNotChecked)
+	c.NotChecked("b")
+	require.Contains(t, c.waiting, task{id: "b"})
+	require.Equal(t, 1, f.count("unchecked 1"))
+	require.Equal(t, 1, f.count("unchecked 2"))
+	check("a", fmt.Errorf("%w: the route is missing", configurator.ErrUnhealthy))
+	require.Equal(t, 2, f.count("unchecked 1"))
+	check("a", configurator.ErrNotChecked)
+	found, unhealthy := c.Damage("a")
+	require.True(t, unhealthy)
+	require.Contains(t, found, "the route is missing")
+	c.Found("b", nil)
+	require.Equal(t, 1, f.count("unchecked 0"))
+	_, unhealthy = c.Damage("b")
+	require.False(t, unhealthy)
 }
 
 // TestUnfinishedChange: an allocation whose change a request could not finish is checked soon.

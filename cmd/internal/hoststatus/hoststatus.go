@@ -4,6 +4,7 @@ package hoststatus
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/cmd/internal/addresses"
 	"github.com/allocnet/allocnet/cmd/internal/doctor"
+	"github.com/allocnet/allocnet/cmd/internal/readiness"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 )
@@ -32,34 +34,152 @@ type Options struct {
 	ConfDir  string
 	Daemon   *client.DaemonStatus // nil without a daemon
 	Recent   *Recent              // nil without a daemon
+	// Ready checks whether Setups can be expected to work; nil for no check.
+	Ready func(context.Context) []readiness.Check
+	// Known is what the daemon knows about the health of allocations; nil for nothing.
+	Known Known
 	// Host is the host to examine with the quick checks of the doctor; nil for none.
 	Host *doctor.Host
-	// CheckTime bounds the time for CHECK of all allocations; default 5 s.
-	CheckTime time.Duration
+	// CheckTime bounds the time for CHECK of all allocations; default 5 s. Time bounds that for everything;
+	// default 10 s.
+	CheckTime, Time time.Duration
+}
+
+// Known is what the daemon knows about the health of allocations. The overview shows it where it could not
+// look in time, and adds what it finds, so that both say the same.
+type Known interface {
+	// Damage returns what was found last of an allocation, if it is unhealthy.
+	Damage(id string) (found string, unhealthy bool)
+	// Found notes the result of a CHECK, NotChecked a CHECK that could not be completed.
+	Found(id string, err error)
+	NotChecked(id string)
 }
 
 const (
 	defaultCheckTime = 5 * time.Second
+	defaultTime      = 10 * time.Second
 	// maxDrift bounds the number of unhealthy allocations, problems and findings with a text.
 	maxDrift = 20
 )
 
-// Collect returns the overview. It changes nothing. What cannot be read is in its Problems.
+// part reads a part of the overview, with its problems, and returns how to add it. A nil function
+// means that it could not be read.
+type part struct {
+	name string // as in HostStatus.Unread
+	read func(context.Context) (add func(*client.HostStatus), problems []string)
+}
+
+// Collect returns the overview. What cannot be read, or not in time, is among its Unread, with the
+// reason in its Problems. It changes nothing.
 func Collect(ctx context.Context, o Options) *client.HostStatus {
 	s := &client.HostStatus{
-		Daemon: o.Daemon, Engine: o.Engine,
-		Networks: []client.NetworkStatus{}, Skipped: []string{}, Drift: []client.Drift{},
+		Daemon: o.Daemon, Engine: o.Engine, Versions: client.Versions{Kernel: kernel(), NFT: unknown, IPTables: unknown},
+		Networks: []client.NetworkStatus{}, Skipped: []string{}, Drift: []client.Drift{}, Problems: []string{},
 	}
-	s.Versions, s.Problems = versions(ctx)
 	s.Errors, s.Repairs = o.Recent.read()
-	var examining sync.WaitGroup
-	if o.Host != nil {
-		examining.Go(func() { s.Doctor = summary(o.Host.ExamineQuickly(ctx)) })
+	notReady := map[string]error{} // by network
+	for _, r := range readAll(ctx, cmp.Or(o.Time, defaultTime), o.parts(notReady)) {
+		s.Problems = append(s.Problems, r.problems...)
+		if r.add == nil {
+			s.Unread = append(s.Unread, r.name)
+		} else {
+			r.add(s)
+		}
 	}
-	o.addNetworks(ctx, s)
-	o.addAllocations(ctx, s)
-	examining.Wait()
+	for i := range s.Networks {
+		if err := notReady[s.Networks[i].Name]; err != nil {
+			s.Networks[i].NotReady = text(err)
+		}
+	}
+	s.Problems = s.Problems[:min(len(s.Problems), maxDrift)]
 	return s
+}
+
+// parts returns the parts of the overview. What is added for "ready" also gets into notReady, by network.
+func (o *Options) parts(notReady map[string]error) []part {
+	list := []part{
+		{"networks", o.networks}, {"allocations", o.allocations},
+		{"versions", func(ctx context.Context) (func(*client.HostStatus), []string) {
+			v, problems := versions(ctx)
+			return func(s *client.HostStatus) { s.Versions = v }, problems
+		}},
+	}
+	if o.Host != nil {
+		list = append(list, part{"doctor", func(ctx context.Context) (func(*client.HostStatus), []string) {
+			found := summary(o.Host.ExamineQuickly(ctx))
+			if err := ctx.Err(); err != nil {
+				return nil, []string{"doctor: " + text(err)}
+			}
+			return func(s *client.HostStatus) { s.Doctor = found }, nil
+		}})
+	}
+	if o.Ready != nil {
+		list = append(list, part{"ready", func(ctx context.Context) (func(*client.HostStatus), []string) {
+			return o.readiness(ctx, notReady)
+		}})
+	}
+	return list
+}
+
+// readiness reads whether Setups can be expected to work. If a plugin does not answer in time, that is not known.
+func (o *Options) readiness(ctx context.Context, notReady map[string]error) (add func(*client.HostStatus), problems []string) {
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(o.CheckTime, defaultCheckTime))
+	defer cancel()
+	checks := slices.DeleteFunc(o.Ready(ctx), func(c readiness.Check) bool { return c.Err == nil || c.NoDefault() })
+	if ctx.Err() != nil {
+		for _, c := range checks {
+			problems = append(problems, "ready: "+text(c.Err))
+		}
+		return nil, problems
+	}
+	return func(s *client.HostStatus) {
+		for _, c := range checks {
+			s.NotReady = append(s.NotReady, text(c.Err))
+			notReady[c.Network] = c.Err
+		}
+		ready := len(checks) == 0
+		s.Ready = &ready
+	}, nil
+}
+
+// result is what a part has read.
+type result struct {
+	name     string
+	add      func(*client.HostStatus)
+	problems []string
+}
+
+// readAll reads all parts at the same time. A part that does not return in time is not waited for: under
+// load, or beside a program that hangs, the others are shown without it.
+func readAll(ctx context.Context, longest time.Duration, parts []part) []result {
+	ctx, cancel := context.WithTimeout(ctx, longest)
+	defer cancel()
+	done := make(chan result, len(parts))
+	for _, p := range parts {
+		go func() {
+			add, problems := p.read(ctx)
+			done <- result{p.name, add, problems}
+		}()
+	}
+	late := time.NewTimer(longest + longest/10) // parts return what they have when their time is over
+	defer late.Stop()
+	found := map[string]result{}
+	for isLate := false; len(found) < len(parts) && !isLate; {
+		select {
+		case r := <-done:
+			found[r.name] = r
+		case <-late.C:
+			isLate = true
+		}
+	}
+	list := make([]result, len(parts))
+	for i, p := range parts {
+		var returned bool
+		if list[i], returned = found[p.name]; !returned {
+			list[i] = result{p.name, nil, []string{fmt.Sprintf("%s: not read within %s: the host is overloaded, or a program hangs", p.name, longest)}}
+		}
+	}
+	return list
 }
 
 // summary counts findings, and returns the first ones.
@@ -78,23 +198,28 @@ func summary(r *doctor.Report) *client.DoctorSummary {
 	return s
 }
 
-// addNetworks adds the networks with their addresses and pools.
-func (o *Options) addNetworks(ctx context.Context, s *client.HostStatus) {
+// networks reads the networks with their addresses and pools.
+func (o *Options) networks(ctx context.Context) (func(*client.HostStatus), []string) {
 	read, _ := o.Networks() // the Service reports the skipped files
 	networks, skipped := o.Service.Networks(ctx)
+	if err := ctx.Err(); err != nil {
+		return nil, []string{text(err)}
+	}
+	var files, problems []string
 	for _, f := range skipped {
 		if f.File == o.ConfDir && errors.Is(f.Err, fs.ErrNotExist) { // only the embedded network exists
 			continue
 		}
-		s.Skipped = append(s.Skipped, text(f))
+		files = append(files, text(f))
 	}
 	pools := o.Service.Pools()
+	var list []client.NetworkStatus
 	for _, n := range networks {
 		one := client.NetworkStatus{Name: n.Name, Default: n.Default, Engine: n.Engine}
 		if i := slices.IndexFunc(read, func(r *conflist.Network) bool { return r.Name == n.Name }); i >= 0 {
 			counts, err := addresses.Count(read[i])
 			if err != nil {
-				s.Problems = append(s.Problems, text(err))
+				problems = append(problems, text(err))
 			}
 			for family, u := range counts {
 				if one.Addresses == nil {
@@ -106,82 +231,28 @@ func (o *Options) addNetworks(ctx context.Context, s *client.HostStatus) {
 		if i := slices.IndexFunc(pools, func(p configurator.PoolStatus) bool { return p.Network == n.Name }); i >= 0 {
 			one.Pool = &client.PoolCounts{Ready: pools[i].Ready, Size: pools[i].Size}
 		}
-		s.Networks = append(s.Networks, one)
+		list = append(list, one)
 	}
+	return func(s *client.HostStatus) {
+		s.Networks, s.Skipped = append(s.Networks, list...), append(s.Skipped, files...)
+	}, problems
 }
 
-// addAllocations adds the allocations by health.
-func (o *Options) addAllocations(ctx context.Context, s *client.HostStatus) {
-	records, err := o.Service.List(ctx)
-	if err != nil {
-		s.Problems = append(s.Problems, text(err))
-	}
-	o.addHealth(ctx, s, records)
-	s.Problems = s.Problems[:min(len(s.Problems), maxDrift)]
-}
+// unknown is the version of a program that was not found out.
+const unknown = "unknown"
 
-// addHealth adds the allocations of records by health. Those that are set up are checked. So are
-// those whose network namespace is gone: their teardown may have ended since the records were read.
-func (o *Options) addHealth(ctx context.Context, s *client.HostStatus, records []configurator.Record) {
-	var ready []string
-	lost := map[string]bool{}
-	counts := &s.Allocations
-	counts.Total = len(records)
-	for i := range records {
-		for _, w := range records[i].Waiting {
-			if len(s.Waiting) < maxDrift {
-				s.Waiting = append(s.Waiting, client.Waiting{ID: records[i].ID, Port: w.Mapping.Published(), Older: w.ID})
-			}
-		}
-		switch r := &records[i]; {
-		case r.Acknowledged, r.Phase == configurator.PhaseDeleting:
-			counts.Deleting++
-		case r.NetnsGone:
-			ready, lost[r.ID] = append(ready, r.ID), true
-		case r.Phase == configurator.PhaseAdding:
-			counts.Adding++
-		default:
-			ready = append(ready, r.ID)
-		}
+func kernel() string {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return unknown
 	}
-	limit := o.CheckTime
-	if limit == 0 {
-		limit = defaultCheckTime
-	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	health := o.Service.CheckAll(ctx, ready)
-	for _, id := range ready {
-		switch err, checked := health[id]; {
-		case !checked && ctx.Err() == nil: // it has been torn down meanwhile
-			counts.Total--
-		case checked && err == nil:
-			counts.Healthy++
-		case lost[id] && (!checked || errors.Is(err, configurator.ErrUnhealthy)):
-			counts.NetnsGone++
-		case errors.Is(err, configurator.ErrUnhealthy):
-			counts.Unhealthy++
-			s.Unhealthy = append(s.Unhealthy, id)
-			if len(s.Drift) < maxDrift {
-				s.Drift = append(s.Drift, client.Drift{ID: id, Error: text(err)})
-			}
-		default:
-			counts.Unchecked++
-			s.Unchecked = append(s.Unchecked, id)
-			if err != nil {
-				s.Problems = append(s.Problems, text(fmt.Errorf("check %s: %w", id, err)))
-			}
-		}
-	}
+	return unix.ByteSliceToString(u.Release[:])
 }
 
 // versions returns the versions of the kernel and of the programs that plugins run.
 func versions(ctx context.Context) (v client.Versions, problems []string) {
 	problems = []string{}
-	var u unix.Utsname
-	if unix.Uname(&u) == nil {
-		v.Kernel = unix.ByteSliceToString(u.Release[:])
-	}
+	v.Kernel = kernel()
 	programs := []struct {
 		name    string
 		version *string
@@ -195,7 +266,7 @@ func versions(ctx context.Context) (v client.Versions, problems []string) {
 	wg.Wait()
 	for _, p := range programs {
 		if p.err != nil {
-			*p.version = "unknown"
+			*p.version = unknown
 			problems = append(problems, fmt.Sprintf("%s is installed, but %v", p.name, p.err))
 		}
 	}

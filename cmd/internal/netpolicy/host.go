@@ -129,6 +129,9 @@ func (h *Host) Allocation(a netip.Addr) string {
 	return ""
 }
 
+// Addresses returns the addresses of the host that others can reach, sorted.
+func (h *Host) Addresses() []netip.Addr { return h.local.Unicast() }
+
 // Describe returns who has an address: an allocation, the host, or neither.
 func (h *Host) Describe(a netip.Addr) string {
 	switch id := h.Allocation(a); {

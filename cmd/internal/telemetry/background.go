@@ -5,18 +5,27 @@ import (
 	"time"
 )
 
-// ownerlessTime is the least time between two counts of leases without an owner. A count
-// reads all leases, which takes a quarter of a second for 10,000 allocations, so it is not
-// made during a scrape. The pause is at least countPart times as long as the last count.
+// The least times between two counts that are not made during a scrape. That of leases without an owner
+// reads all leases, which takes a quarter of a second for 10,000 allocations. Findings and readiness take
+// some milliseconds each, or as long as the plugins that are asked.
 const (
 	ownerlessTime = 5 * time.Minute
-	countPart     = 200
+	findingsTime  = time.Minute
+	readyTime     = 15 * time.Second
+)
+
+// The pause after a count is at least so many times as long as the count.
+const (
+	countPart = 200
+	readyPart = 10
 )
 
 // background counts in the background, at the request of scrapes.
 type background struct {
 	count func() (map[string]int, error)
 	now   func() time.Time
+	least time.Duration
+	part  time.Duration
 
 	mu      sync.Mutex
 	running chan struct{} // closed at the end of the last count that was begun
@@ -54,6 +63,6 @@ func (b *background) run(ended chan struct{}) {
 	counts, err := b.count()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.counts, b.err, b.pause = counts, err, max(ownerlessTime, countPart*b.now().Sub(b.begun))
+	b.counts, b.err, b.pause = counts, err, max(b.least, b.part*b.now().Sub(b.begun))
 	close(ended)
 }

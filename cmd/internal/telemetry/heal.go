@@ -23,3 +23,6 @@ func (t *Telemetry) Compared(kinds []string) {
 
 // Unhealthy sets the number of unhealthy allocations.
 func (t *Telemetry) Unhealthy(n int) { t.metrics.unhealthy.Set(float64(n)) }
+
+// Unchecked sets the number of allocations whose last CHECK could not be completed.
+func (t *Telemetry) Unchecked(n int) { t.metrics.unchecked.Set(float64(n)) }

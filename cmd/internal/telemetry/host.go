@@ -33,6 +33,8 @@ type host struct {
 	carried [6]*prometheus.Desc
 	meter   meter
 
+	ready, findings, listenerFailing *prometheus.Desc
+
 	policyDenied *prometheus.Desc
 	denials      denials
 
@@ -40,7 +42,7 @@ type host struct {
 	counted time.Time
 	last    []prometheus.Metric
 
-	withoutOwner *background
+	withoutOwner, found, readiness *background
 }
 
 func newHost(o Options, now func() time.Time, label func(string) string) *host {
@@ -49,23 +51,28 @@ func newHost(o Options, now func() time.Time, label func(string) string) *host {
 	}
 	h := &host{
 		Options: o, now: now, carried: trafficDescs(desc),
-		policyDenied:  desc("policy_denied_packets_total", "Packets from (egress) and to (ingress) allocations that network policies dropped.", "network", "direction"),
-		live:          desc("allocations", "Allocations that have a record."),
-		pending:       desc("removals_pending", "Allocations whose teardown was acknowledged and that are not yet deleted."),
-		used:          desc("leases_used", "Addresses that host-local has leased.", "network", "family"),
-		free:          desc("leases_free", "Addresses that host-local can still lease.", "network", "family"),
-		tracked:       desc("conntrack_entries", "Connections that the kernel tracks in the network namespace of the host."),
-		trackedMax:    desc("conntrack_entries_limit", "Number of tracked connections beyond which the kernel drops new ones; 0 for no limit."),
-		ownerless:     desc("leases_without_owner", "Leases that no allocation, runtime or network namespace uses.", "network"),
-		poolSize:      desc("pool_size", "Network namespaces that are to be prepared.", "network"),
-		poolFailing:   desc("pool_failing", "Whether the last network namespace could not be prepared.", "network"),
-		poolReady:     desc("pool_ready", "Prepared network namespaces.", "network"),
-		poolTaken:     desc("pool_taken_total", "Setups that got a prepared network namespace.", "network"),
-		poolDry:       desc("pool_dry_total", "Setups that found the pool empty.", "network"),
-		poolDiscarded: desc("pool_discarded_total", "Prepared network namespaces that were destroyed unused.", "network"),
-		files:         desc("config_files_in_error", "Files of the network configuration directory that are not used as they are."),
+		policyDenied:    desc("policy_denied_packets_total", "Packets from (egress) and to (ingress) allocations that network policies dropped.", "network", "direction"),
+		live:            desc("allocations", "Allocations that have a record."),
+		pending:         desc("removals_pending", "Allocations whose teardown was acknowledged and that are not yet deleted."),
+		used:            desc("leases_used", "Addresses that host-local has leased.", "network", "family"),
+		free:            desc("leases_free", "Addresses that host-local can still lease.", "network", "family"),
+		tracked:         desc("conntrack_entries", "Connections that the kernel tracks in the network namespace of the host."),
+		trackedMax:      desc("conntrack_entries_limit", "Number of tracked connections beyond which the kernel drops new ones; 0 for no limit."),
+		ownerless:       desc("leases_without_owner", "Leases that no allocation, runtime or network namespace uses.", "network"),
+		poolSize:        desc("pool_size", "Network namespaces that are to be prepared.", "network"),
+		poolFailing:     desc("pool_failing", "Whether the last network namespace could not be prepared.", "network"),
+		poolReady:       desc("pool_ready", "Prepared network namespaces.", "network"),
+		poolTaken:       desc("pool_taken_total", "Setups that got a prepared network namespace.", "network"),
+		poolDry:         desc("pool_dry_total", "Setups that found the pool empty.", "network"),
+		poolDiscarded:   desc("pool_discarded_total", "Prepared network namespaces that were destroyed unused.", "network"),
+		ready:           desc("network_ready", "Whether a setup in a network can be expected to work. Without a network, whether the conditions of all networks are met.", "network"),
+		findings:        desc("doctor_findings", "What the quick checks of doctor find.", "severity"),
+		listenerFailing: desc("listener_failing", "Whether the listener of a setting could not be made; the daemon tries again.", "setting"),
+		files:           desc("config_files_in_error", "Files of the network configuration directory that are not used as they are."),
 	}
-	h.withoutOwner = &background{count: o.Ownerless, now: now}
+	h.withoutOwner = &background{count: o.Ownerless, now: now, least: ownerlessTime, part: countPart}
+	h.found = &background{count: o.Findings, now: now, least: findingsTime, part: countPart}
+	h.readiness = &background{count: o.Ready, now: now, least: readyTime, part: readyPart}
 	h.meter = meter{links: o.Links, label: func(owner string) string { return label(h.networkOf(owner)) }}
 	if o.Links != nil {
 		_ = h.meter.look() // if it fails, the next look is the first one
@@ -80,7 +87,7 @@ func newHost(o Options, now func() time.Time, label func(string) string) *host {
 // Describe implements prometheus.Collector.
 func (h *host) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		h.poolSize, h.poolReady, h.poolFailing, h.poolTaken, h.poolDry, h.poolDiscarded, h.tracked, h.trackedMax, h.live, h.pending, h.used, h.free, h.ownerless, h.files, h.policyDenied,
+		h.poolSize, h.poolReady, h.poolFailing, h.poolTaken, h.poolDry, h.poolDiscarded, h.tracked, h.trackedMax, h.live, h.pending, h.used, h.free, h.ownerless, h.files, h.policyDenied, h.ready, h.findings, h.listenerFailing,
 	} {
 		to <- d
 	}
@@ -129,6 +136,13 @@ func (h *host) count() []prometheus.Metric {
 	if h.Links != nil {
 		list = append(list, h.traffic()...)
 	}
+	if h.Listeners != nil {
+		for setting, fails := range h.Listeners() {
+			list = append(list, gauge(h.listenerFailing, truth(fails), setting))
+		}
+	}
+	list = append(list, h.counts(h.findings, h.found)...)
+	list = append(list, h.counts(h.ready, h.readiness)...)
 	if h.Denied != nil {
 		list = append(list, h.denied()...)
 	}
@@ -141,6 +155,21 @@ func (h *host) count() []prometheus.Metric {
 		list = append(list, h.leases(n)...)
 	}
 	return append(list, h.leasesWithoutOwner(networks)...)
+}
+
+// counts returns what was counted in the background, by label; nothing before the first count has ended.
+func (h *host) counts(d *prometheus.Desc, b *background) (list []prometheus.Metric) {
+	if b.count == nil {
+		return nil
+	}
+	counts, err := b.current()
+	if err != nil {
+		return []prometheus.Metric{prometheus.NewInvalidMetric(d, err)}
+	}
+	for _, label := range slices.Sorted(maps.Keys(counts))[:min(len(counts), maxNetworks)] {
+		list = append(list, gauge(d, float64(counts[label]), label))
+	}
+	return list
 }
 
 // leasesWithoutOwner returns nothing before the first count has ended.
@@ -162,12 +191,8 @@ func (h *host) leasesWithoutOwner(networks []*conflist.Network) (list []promethe
 
 func (h *host) pools() (list []prometheus.Metric) {
 	for _, p := range h.Pools() {
-		failing := 0.0
-		if p.Err != nil {
-			failing = 1
-		}
 		list = append(list, gauge(h.poolSize, float64(p.Size), p.Network), gauge(h.poolReady, float64(p.Ready), p.Network),
-			gauge(h.poolFailing, failing, p.Network), total(h.poolTaken, p.Taken, p.Network),
+			gauge(h.poolFailing, truth(p.Err != nil), p.Network), total(h.poolTaken, p.Taken, p.Network),
 			total(h.poolDry, p.Dry, p.Network), total(h.poolDiscarded, p.Discarded, p.Network))
 	}
 	return list
@@ -183,6 +208,14 @@ func (h *host) conntrack() []prometheus.Metric {
 		return []prometheus.Metric{prometheus.NewInvalidMetric(h.tracked, err)}
 	}
 	return []prometheus.Metric{gauge(h.tracked, float64(entries)), gauge(h.trackedMax, float64(limit))}
+}
+
+// truth is the value of a metric that is true or false.
+func truth(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
 }
 
 func gauge(d *prometheus.Desc, value float64, labels ...string) prometheus.Metric {

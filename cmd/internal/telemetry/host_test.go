@@ -116,14 +116,18 @@ func TestCountsServeForAWhile(t *testing.T) {
 	require.Equal(t, "allocations 3", count())
 }
 
-// counted waits for the end of a count of leases without an owner, and lets the next scrape
-// read the host again.
+// counted waits for the end of the counts in the background, and lets the next scrape read the
+// host again.
 func (r *rig) counted() {
-	b := r.metrics.host.withoutOwner
-	b.mu.Lock()
-	running := b.running
-	b.mu.Unlock()
-	<-running
+	h := r.metrics.host
+	for _, b := range []*background{h.withoutOwner, h.found, h.readiness} {
+		b.mu.Lock()
+		running := b.running
+		b.mu.Unlock()
+		if running != nil {
+			<-running
+		}
+	}
 	r.metrics.host.mu.Lock()
 	defer r.metrics.host.mu.Unlock()
 	r.metrics.host.counted = time.Time{}

@@ -34,7 +34,7 @@ type metrics struct {
 	reloadOK, reloadTime           prometheus.Gauge
 	comparisons, repairs           *prometheus.CounterVec
 	restored, backOffs             prometheus.Counter
-	unhealthy                      prometheus.Gauge
+	unhealthy, unchecked           prometheus.Gauge
 }
 
 func newMetrics(o Options, now func() time.Time) *metrics {
@@ -56,13 +56,17 @@ func newMetrics(o Options, now func() time.Time) *metrics {
 		repairs:     counters("heal_repairs_total", "Repairs of what other programs had removed, by the kind of the change.", "cause"),
 		restored:    counter("heal_restored_allocations_total", "Allocations of which something was restored."),
 		unhealthy:   newGauge("unhealthy_allocations", "Allocations whose network is damaged and has not been repaired."),
+		unchecked:   newGauge("unchecked_allocations", "Allocations whose last CHECK could not be completed, and that are not known to be unhealthy."),
 		backOffs:    counter("heal_backoffs_total", "Repairs after which the next one had to wait, because a program keeps removing something."),
 	}
 	m.host = newHost(o, now, m.names.label)
 	m.registry.MustRegister(m.operations, m.operationTime, m.stepTime, m.retries, m.forced, m.leftovers,
 		m.queue.waiting, m.queue.running, m.queue.refused, m.queue.waited, m.reloadOK, m.reloadTime,
-		m.comparisons, m.repairs, m.restored, m.unhealthy, m.backOffs, m.host, buildInfo(o),
+		m.comparisons, m.repairs, m.restored, m.backOffs, m.host, buildInfo(o),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if !o.NoHealth {
+		m.registry.MustRegister(m.unhealthy, m.unchecked)
+	}
 	for _, cause := range causes {
 		m.repairs.WithLabelValues(cause)
 	}

@@ -52,6 +52,9 @@ func busy(t *testing.T) *rig {
 		},
 		Conntrack: func() (int, int, error) { return 12, 65536, nil },
 		Ownerless: func() (map[string]int, error) { return map[string]int{"blue": 2, "red": 0}, nil },
+		Findings:  func() (map[string]int, error) { return map[string]int{"error": 1, "warning": 0}, nil },
+		Ready:     func() (map[string]int, error) { return map[string]int{"": 1, "blue": 0}, nil },
+		Listeners: func() map[string]bool { return map[string]bool{"ui": false, "metrics.listen": true} },
 		Links:     fakeLinks{1: {}, 7: {owner: "blue"}},
 		Denied: func() ([]ruleset.Dropped, error) {
 			return []ruleset.Dropped{{Owner: names.Owner{Network: "blue", ID: "a", IfName: "eth0"}, Egress: ruleset.Count{Packets: 3}}}, nil
@@ -160,6 +163,29 @@ func TestHeals(t *testing.T) {
 		`heal_repairs_total{cause="rules"} 2`, `heal_repairs_total{cause="veth"} 0`, "heal_restored_allocations_total 5",
 	}, r.series(t, "heal_"))
 	require.Equal(t, []string{"unhealthy_allocations 1"}, r.series(t, "unhealthy"))
+	r.Unchecked(2)
+	require.Equal(t, []string{"unchecked_allocations 2"}, r.series(t, "unchecked"))
+}
+
+// TestNoHealth: without checks in the background, the health of allocations is not known.
+func TestNoHealth(t *testing.T) {
+	r := newRig(Options{NoHealth: true})
+	r.Unhealthy(0)
+	require.Empty(t, r.series(t, "unhealthy"))
+	require.Empty(t, r.series(t, "unchecked"))
+	require.NotEmpty(t, r.series(t, "heal_"))
+}
+
+// TestCountsThatFail: what could not be counted is missing.
+func TestCountsThatFail(t *testing.T) {
+	r := newRig(Options{
+		Findings: func() (map[string]int, error) { return nil, errors.New("no") },
+		Ready:    func() (map[string]int, error) { return map[string]int{"a": 1}, nil },
+	})
+	r.scrape(t)
+	r.counted()
+	require.Equal(t, []string{`network_ready{network="a"} 1`}, r.series(t, "network_ready"))
+	require.Empty(t, r.series(t, "doctor_findings"))
 }
 
 // TestRetriesThatWereCutOff: a retry that did not begin is not counted.

@@ -44,6 +44,16 @@ type Options struct {
 	// after a scrape, at most every ownerlessTime. Networks that it omits have no metric. If
 	// it is nil, leases without an owner are not counted.
 	Ownerless func() (map[string]int, error)
+	// Findings returns the number of findings of doctor by severity, and Ready whether each network is
+	// ready, as 0 or 1: "" stands for the conditions of all networks. They are called after a scrape,
+	// at most every findingsTime and readyTime. If they are nil, there are no such metrics.
+	Findings, Ready func() (map[string]int, error)
+	// Listeners returns the settings whose listeners the daemon has, with whether they could not be made;
+	// nil for no such metrics.
+	Listeners func() map[string]bool
+	// NoHealth leaves out the numbers of unhealthy and of unchecked allocations, because nothing is checked
+	// in the background.
+	NoHealth bool
 	// Links are read for the traffic of the networks; nil for no metrics of traffic.
 	Links Links
 	// Denied returns the packets that network policies have dropped, as ruleset.Dropped

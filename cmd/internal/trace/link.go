@@ -4,9 +4,11 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 )
 
@@ -21,7 +23,7 @@ func (f *tracer) hostLink(context.Context) error {
 		link, err := f.host.LinkByName(itf.Name)
 		switch {
 		case rtnl.IsNotFound(err):
-			return f.ends(name, "allocnet setup sets the allocation up again", "%s is gone", itf.Name)
+			return f.linkGone(itf.Name)
 		case err != nil:
 			return err
 		case link.Attrs().Flags&net.FlagUp == 0:
@@ -37,4 +39,34 @@ func (f *tracer) hostLink(context.Context) error {
 		f.add(name, OK, "", "%s is up", itf.Name)
 	}
 	return nil
+}
+
+// hostLinks returns the interfaces on the host of the network that has the address. A bridge comes before the
+// port of the allocation.
+func (f *tracer) hostLinks() []configurator.Interface {
+	network, _ := f.network()
+	return slices.DeleteFunc(slices.Clone(f.Record.Status.Interfaces), func(i configurator.Interface) bool {
+		return i.Sandbox != "" || i.Network != network
+	})
+}
+
+// goneLink returns the name of an interface on the way that does not exist; "" if all do.
+func (f *tracer) goneLink() (string, error) {
+	for _, itf := range f.hostLinks() {
+		if _, err := f.host.LinkByName(itf.Name); rtnl.IsNotFound(err) {
+			return itf.Name, nil
+		} else if err != nil {
+			return "", err
+		}
+	}
+	return "", nil
+}
+
+// linkGone ends the path at an interface that does not exist. Its routes were deleted with it.
+func (f *tracer) linkGone(gone string) error {
+	next := "allocnet setup sets the allocation up again"
+	if links := f.hostLinks(); len(links) > 1 && links[0].Name == gone {
+		next = "allocnet repair restores it"
+	}
+	return f.ends("link", next, "%s is gone, and its routes with it", gone)
 }

@@ -33,8 +33,42 @@ func (f *tracer) route(context.Context) error {
 			return nil
 		}
 	}
-	return f.ends(name, fmt.Sprintf("find out who added it: ip route get %s", f.Address),
+	gone, err := f.goneLink()
+	switch {
+	case err != nil:
+		return err
+	case gone != "":
+		return f.linkGone(gone)
+	case !f.hasRoute():
+		return f.ends(name, "allocnet repair restores it", "the host has no route to %s: packets leave over %s by a less specific one", f.Address, link)
+	}
+	return f.ends(name, fmt.Sprintf("find out who added it: ip route get fibmatch %s", f.Address),
 		"%s is routed over %s, which is no interface of the allocation", f.Address, link)
+}
+
+// hasRoute reports whether the route of the host to the allocation is at least as specific as that to its network.
+func (f *tracer) hasRoute() bool {
+	routes, err := netlink.RouteGetWithOptions(f.Address.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
+	if err != nil || len(routes) == 0 {
+		return err != nil // an older kernel does not tell
+	}
+	bits, _ := maskOf(routes[0])
+	for _, itf := range f.Record.Status.Interfaces {
+		for _, a := range itf.Addresses {
+			if p, err := netip.ParsePrefix(a.Address); err == nil && itf.Sandbox != "" && p.Addr().Unmap() == f.Address {
+				return bits >= p.Bits()
+			}
+		}
+	}
+	return true
+}
+
+// maskOf returns the length of the prefix to which a route leads.
+func maskOf(r netlink.Route) (ones, bits int) {
+	if r.Dst == nil {
+		return 0, 0
+	}
+	return r.Dst.Mask.Size()
 }
 
 // routed looks whether the kernel routed the probe to the allocation.

@@ -380,9 +380,12 @@ var objectsBroken = map[string]broken{
 ip link set other up
 ip route add 10.77.0.2 dev other
 ip -6 route add fd00:77::2 dev other`, step: "route", found: "over other"},
-	"link down":      {main: "bridge", commands: "ip link set LINK down", step: "link", found: "is down"},
-	"other end down": {main: "bridge", commands: "ip -n web link set eth0 down", step: "link", found: "no carrier"},
-	"address gone":   {main: "bridge", commands: "ip -n web address flush dev eth0", step: "interface inside", found: "has ADDRESS"},
+	"route to the network gone": {main: "ptp", commands: "ip route del 10.77.0.2\nip -6 route del fd00:77::2", step: "route", found: "no route to ADDRESS: packets leave over up0"},
+	"link gone":                 {main: "ptp", commands: "ip link del LINK", step: "link", found: "is gone, and its routes with it"},
+	"bridge gone":               {main: "bridge", commands: "ip link del brtest", step: "link", found: "brtest is gone"},
+	"link down":                 {main: "bridge", commands: "ip link set LINK down", step: "link", found: "is down"},
+	"other end down":            {main: "bridge", commands: "ip -n web link set eth0 down", step: "link", found: "no carrier"},
+	"address gone":              {main: "bridge", commands: "ip -n web address flush dev eth0", step: "interface inside", found: "has ADDRESS"},
 	"nothing listens": {main: "ptp", before: (*host).silence, step: "listener inside",
 		found: "nothing listens on PROTOCOL port 80"},
 	"listens on loopback": {main: "bridge", before: func(h *host) { h.serve("127.0.0.1:80", "[::1]:80") }, step: "listener inside",

@@ -3,8 +3,10 @@ package rtnl
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -91,6 +93,11 @@ func Broadcast(network netip.Prefix) netip.Addr {
 		a[i] |= ^mask[i]
 	}
 	return netip.AddrFrom4(a)
+}
+
+// Unicast returns the addresses of links that others can reach: neither loopback nor link-local ones, sorted.
+func (h *HostAddresses) Unicast() []netip.Addr {
+	return slices.DeleteFunc(slices.SortedFunc(maps.Keys(h.own), netip.Addr.Compare), func(a netip.Addr) bool { return !a.IsGlobalUnicast() })
 }
 
 // Has reports whether a link has an address.

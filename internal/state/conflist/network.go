@@ -95,6 +95,12 @@ func (n *Network) HasCheck() bool {
 	return err == nil && since && !n.List.DisableCheck
 }
 
+// LacksCheck reports whether a recorded configuration is one of a network without CHECK.
+func LacksCheck(config []byte) bool {
+	n, err := Parse(config)
+	return err == nil && !n.HasCheck()
+}
+
 // IsLoopback reports whether the network consists only of the loopback interface.
 func (n *Network) IsLoopback() bool {
 	return !slices.ContainsFunc(n.List.Plugins, func(p *libcni.PluginConfig) bool { return p.Network.Type != loopbackType })

@@ -15,7 +15,7 @@ import (
 func TestFormats(t *testing.T) {
 	samples, err := filepath.Glob("testdata/formats/*.jsonl")
 	require.NoError(t, err)
-	require.Len(t, samples, 1)
+	require.Len(t, samples, 2)
 	for _, sample := range samples {
 		text, err := os.ReadFile(sample)
 		require.NoError(t, err)
@@ -35,6 +35,9 @@ func TestFormats(t *testing.T) {
 		require.Equal(t, "no such plugin", list[1].Steps[0].Error)
 		require.Equal(t, []allocnet.Leftover{{Kind: allocnet.KindLink, Object: "veth1"}}, list[1].Forced)
 
+		if sample == "testdata/formats/2.jsonl" {
+			require.Contains(t, history(t, dir, "db", 0)[0].Cause, "deletion of table")
+		}
 		next := New(dir, 1<<20, nil, func(err error) { t.Error(err) })
 		next.Add(allocnet.HistoryEntry{Operation: "repair", ID: "web"}, nil)
 		require.Len(t, history(t, dir, "web", 0), 3, "a later version appends to it")

@@ -142,9 +142,23 @@ func (j *Journal) End(ctx context.Context, s allocnet.Step, err error) {
 	}
 }
 
+// causeKey is the key of a string in a context.
+type causeKey struct{}
+
+// WithCause returns a context for operations that restore what a change of another program has removed.
+func WithCause(ctx context.Context, change string) context.Context {
+	return context.WithValue(ctx, causeKey{}, change)
+}
+
+// Cause returns the text of WithCause, or "".
+func Cause(ctx context.Context) string {
+	change, _ := ctx.Value(causeKey{}).(string)
+	return change
+}
+
 // Add writes an entry about something other than an operation, that ends now.
 func (j *Journal) Add(e allocnet.HistoryEntry, err error) {
-	e.Time, e.Program, e.Error = j.now(), j.program, text(err)
+	e.Time, e.Program, e.Error, e.Cause = j.now(), j.program, text(err), clip(e.Cause)
 	if err != nil {
 		e.Kind = wire.FromError(err).Kind
 	}
@@ -226,7 +240,11 @@ func text(err error) string {
 	if err == nil {
 		return ""
 	}
-	t := wire.FromError(err).Message
+	return clip(wire.FromError(err).Message)
+}
+
+// clip returns at most maxText bytes of a text.
+func clip(t string) string {
 	if len(t) <= maxText {
 		return t
 	}

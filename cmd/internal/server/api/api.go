@@ -19,6 +19,7 @@ import (
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/cmd/internal/cni"
 	"github.com/allocnet/allocnet/cmd/internal/dropin"
+	"github.com/allocnet/allocnet/cmd/internal/readiness"
 	"github.com/allocnet/allocnet/internal/wire"
 )
 
@@ -30,15 +31,8 @@ type Sandboxes interface {
 	Path(name string) string
 }
 
-// Check is one condition for an ADD. Err is the reason if the condition is not met.
-// Warning is a problem that the administrator should repair although an ADD can
-// succeed.
-type Check struct {
-	Name    string
-	Network string // "" for a condition of all networks
-	Err     error
-	Warning error
-}
+// Check is one condition for an ADD.
+type Check = readiness.Check
 
 // Queue observes the admission limiter of the operations. Its methods must not block.
 type Queue interface {

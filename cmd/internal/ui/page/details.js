@@ -75,6 +75,7 @@ function historyList(history) {
     return html("li", { class: entry.ok ? "ok" : "failed" },
       html("div", { class: "line" }, symbol(entry.ok ? "healthy" : "unhealthy", 14), html("span", {}, one.operation), html("span", { class: "took" }, duration(entry.seconds))),
       html("div", { class: "fact" }, `${moment(entry.time)}, by ${one.program}${entry.ok ? "" : `, ${entry.outcome}`}`),
+      one.cause && html("p", { class: "fact" }, `cause: ${one.cause}`),
       entry.steps.length > 0 && waterfall(entry),
       entry.error && html("p", { class: "error" }, entry.error),
       (entry.forced ?? []).map((l) => html("p", { class: "error" }, `removed by force: ${l.kind} ${l.object}`)));

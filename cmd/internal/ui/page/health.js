@@ -17,7 +17,8 @@ export function healthOf(allocation, status) {
   if (allocation.acknowledged || allocation.phase === "deleting") return { kind: "busy", word: "being removed" };
   if (allocation.phase === "adding") return { kind: "busy", word: "being set up" };
   if (status?.unhealthySet.has(allocation.id)) return { kind: "unhealthy", word: "unhealthy" };
-  const known = status && !status.uncheckedSet.has(allocation.id) && Date.parse(allocation.created) < Date.parse(status.time);
+  if (status?.noCheckSet.has(allocation.id)) return { kind: "unchecked", word: "not checked: a network has no CHECK" };
+  const known = status && !(status.unread ?? []).includes("allocations") && !status.uncheckedSet.has(allocation.id) && Date.parse(allocation.created) < Date.parse(status.time);
   return known ? { kind: "healthy", word: "healthy" } : { kind: "unchecked", word: "not checked" };
 }
 

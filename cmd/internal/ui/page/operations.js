@@ -10,7 +10,7 @@ let scheduled = false;
 /** ofHistory makes an entry of the list of an operation of the history. */
 export const ofHistory = (e) => ({
   time: e.time, title: [e.operation, e.id].filter(Boolean).join(" "), id: e.id, ok: !e.error, outcome: e.error ? e.kind || "failed" : "ok",
-  seconds: e.seconds, steps: e.steps ?? [], error: e.error, note: [...(e.networks ?? []), e.program].join(", "), forced: e.forced,
+  seconds: e.seconds, steps: e.steps ?? [], error: e.error, note: [...(e.networks ?? []), e.program, e.cause].filter(Boolean).join(", "), forced: e.forced,
 });
 
 const others = {

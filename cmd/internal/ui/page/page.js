@@ -6,7 +6,7 @@ import { arrange, filterOf } from "./model.js";
 import * as operations from "./operations.js";
 import { draw } from "./picture.js";
 import * as sections from "./sections.js";
-import { fault, follow, get, Source } from "./server.js";
+import { failing, fault, follow, get, Source } from "./server.js";
 
 const known = { state: null, status: null, leases: null, report: null, drawn: "" };
 let since = Infinity; // the time from which on the page gets events
@@ -23,9 +23,11 @@ const sources = {
     update();
   }, { pause: 400, every: 10e3 }),
   status: new Source("status", (status) => {
-    known.status = { ...status, unhealthySet: new Set(status.unhealthy), uncheckedSet: new Set(status.unchecked) };
+    const found = JSON.stringify(status.doctor?.findings);
+    if (known.status && found !== JSON.stringify(known.status.doctor?.findings)) sources.doctor.request();
+    known.status = { ...status, unhealthySet: new Set(status.unhealthy), uncheckedSet: new Set(status.unchecked), noCheckSet: new Set(status.noCheck) };
     update();
-  }, { pause: 2e3, every: 30e3 }),
+  }, { pause: 2e3, every: 30e3, lost: update }),
   leases: new Source("leases", (leases) => {
     known.leases = leases;
     fault("problems of leases", leases.problems[0]);
@@ -73,11 +75,11 @@ function received(event) {
 /** update redraws what depends on the state, if it has changed. */
 function update() {
   if (!known.state) return;
-  allocations = arrange(known.state, known.status);
+  const status = failing("status") ? null : known.status; // what was known before is not known any more
+  allocations = arrange(known.state, status);
   byID("host").textContent = known.state.host ? `on ${known.state.host}` : "";
   document.title = known.state.host ? `allocnet on ${known.state.host}` : "allocnet";
-  const faults = sections.configuration(known.state, known.status);
-  showTiles(faults);
+  showTiles(sections.configuration(known.state, status), status);
   const query = byID("filter").value, matches = filterOf(query);
   const leases = known.leases?.leases ?? [];
   leaseTable.show(leases.filter((l) => matches(`${l.address} ${l.network} ${l.id}`.toLowerCase())), leases.length, "No network has leases.");
@@ -90,7 +92,7 @@ function update() {
   if (selected) showDetails();
 }
 
-function showTiles(faults) {
+function showTiles(faults, status) {
   const of = (kind) => allocations.filter((a) => a.health.kind === kind).length;
   const bad = of("unhealthy") + of("gone"), unchecked = of("unchecked"), report = known.report;
   const errors = report?.findings.filter((f) => f.severity === "error").length ?? 0;
@@ -101,13 +103,23 @@ function showTiles(faults) {
         .filter(([n]) => n > 0).map(([n, word]) => `${n.toLocaleString("en")} ${word}`).join(", "),
     },
     { to: "leases", number: count(known.leases?.leases.length ?? 0, "lease"), words: `in ${count(known.state.networks.length, "network")}`, kind: "plain" },
-    { to: "configuration", number: faults === 0 ? "Configuration" : count(faults, "fault"), words: faults === 0 ? "no errors" : "in the configuration", kind: faults === 0 ? "healthy" : "unhealthy" },
+    {
+      to: "configuration", number: faults === 0 ? "Configuration" : count(faults, "fault"), kind: faults > 0 ? "unhealthy" : status?.ready ? "healthy" : "unchecked",
+      words: faults > 0 ? "in the configuration" : status?.ready ? "no errors, ready" : "readiness not known",
+    },
     {
       to: "doctor", number: report?.findings.length > 0 ? count(report.findings.length, "finding") : "Doctor", kind: !report ? "unchecked" : errors > 0 ? "unhealthy" : report.findings.length > 0 ? "busy" : "healthy",
       words: !report ? "examines the host" : report.findings.length > 0 ? `of doctor, ${count(errors, "error")}` : "nothing found",
     },
-    { to: "operations", number: known.status?.daemon ? "Daemon" : "No daemon", words: known.status?.daemon ? `version ${known.status.daemon.version}` : "read by this program", kind: known.status?.daemon ? "healthy" : "plain" },
+    daemonTile(status),
   ]);
+}
+
+/** daemonTile says whether the daemon runs; without an overview, that is not known. */
+function daemonTile(status) {
+  if (!status) return { to: "operations", number: "Daemon", words: failing("status") ? "no answer" : "not read yet", kind: "unchecked" };
+  if (!status.daemon) return { to: "operations", number: "No daemon", words: "read by this program", kind: "plain" };
+  return { to: "operations", number: "Daemon", words: `version ${status.daemon.version}`, kind: "healthy" };
 }
 
 function showDetails() {

@@ -55,7 +55,8 @@ export function tiles(list) {
     html("span", { class: "words" }, words))));
 }
 
-/** configuration shows files that are skipped, networks without a file, and last errors. */
+/** configuration shows files that are skipped, networks without a file, what is not ready or not served, and what
+ * could not be read. */
 export function configuration(state, status) {
   const missing = state.networks.filter((n) => n.missing);
   const problems = [...state.problems, ...(status?.problems ?? [])];
@@ -63,11 +64,13 @@ export function configuration(state, status) {
   const list = [
     ...state.skipped.map((s) => item("unhealthy", s.file, s.reason)),
     ...missing.map((n) => item("unhealthy", n.name, "allocations are attached to this network, and no valid file has it any more")),
+    ...(status?.notReady ?? []).map((p) => item("unhealthy", "not ready", p)),
+    ...(status?.daemon?.problems ?? []).map((p) => item("unhealthy", "not served", `${p} (the daemon tries again)`)),
     ...problems.map((p) => item("unchecked", "not read", p)),
   ];
   const rows = state.networks.map((n) => [n.name, n.missing ? "none" : n.file || "embedded", n.engine ?? "", (n.plugins ?? []).join(", "), (n.subnets ?? []).map((one) => html("div", {}, one))]);
   replace(byID("configuration-list"),
-    list.length > 0 ? html("ul", { class: "findings" }, list) : html("p", { class: "none" }, symbol("healthy", 14), " All files are valid."),
+    list.length > 0 ? html("ul", { class: "findings" }, list) : html("p", { class: "none" }, symbol(status?.ready ? "healthy" : "unchecked", 14), status?.ready ? " All files are valid, and the networks are ready." : " All files are valid. Whether the networks are ready is not known."),
     rows.length > 0 && table("Networks", ["Network", "File", "Engine", "Plugins", "Subnets"], rows));
   return list.length;
 }

@@ -36,14 +36,18 @@ export function fault(source, error) {
   if (element.textContent !== texts.join("\n")) element.textContent = texts.join("\n");
 }
 
+/** failing reports whether the last reading of a source failed. */
+export const failing = (source) => faults.has(source);
+
 /** get reads one answer. */
 export const get = async (path) => answered((await request(path, AbortSignal.timeout(70e3))).json());
 
 /** Source reads an answer again and again: every so often, and soon after request() or a failure. It
- * leaves a pause that is longer the longer an answer takes. Hidden pages read nothing. */
+ * leaves a pause that is longer the longer an answer takes. Hidden pages read nothing. lost is called
+ * after a failure. */
 export class Source {
-  constructor(path, apply, { pause, every }) {
-    Object.assign(this, { path, apply, pause, every, next: 0, timer: 0, running: false, again: false });
+  constructor(path, apply, { pause, every, lost }) {
+    Object.assign(this, { path, apply, pause, every, lost, next: 0, timer: 0, running: false, again: false });
     document.addEventListener("visibilitychange", () => document.hidden || this.request());
   }
 
@@ -69,6 +73,7 @@ export class Source {
     } catch (error) {
       fault(this.path, error);
       failed = true;
+      this.lost?.();
     }
     this.running = false;
     const now = performance.now();
