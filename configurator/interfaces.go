@@ -18,8 +18,8 @@ import (
 )
 
 // checkInterfaces verifies that the interfaces of a record's results exist in the network
-// namespace and have their addresses, unless that was not so right after ADD. It is cheaper than CHECK, and
-// the only check of networks without CHECK.
+// namespace and have their addresses, unless that was not so right after ADD, and that loopback is up. It is
+// cheaper than CHECK, and the only check of networks without CHECK.
 func checkInterfaces(r *record.Record) error {
 	missing, err := missingInside(r, false)
 	errs := []error{err}
@@ -38,8 +38,8 @@ type missingObject struct {
 }
 
 // missingInside looks in the network namespace of a record for the interfaces of the results and for their
-// addresses, and, if routes is true, for the routes. An interface of another sandbox, such as a virtual
-// machine, is not looked for.
+// addresses, and, if routes is true, for the routes. Otherwise it also returns a fault if loopback is down, for which
+// nothing has to be set up again. An interface of another sandbox, such as a virtual machine, is not looked for.
 func missingInside(r *record.Record, routes bool) (missing []missingObject, err error) {
 	status, err := plan.StatusOf(r)
 	if err != nil {
@@ -65,6 +65,8 @@ func missingInside(r *record.Record, routes bool) (missing []missingObject, err 
 	if routes {
 		list, err := missingRoutes(inside, r)
 		missing, errs = append(missing, list...), append(errs, err)
+	} else {
+		errs = append(errs, checkLoopback(inside))
 	}
 	return missing, errors.Join(errs...)
 }
@@ -91,6 +93,20 @@ func missingRoutes(inside *rtnl.Sandbox, r *record.Record) (missing []missingObj
 		}
 	}
 	return missing, nil
+}
+
+// errLoopbackDown: another program has brought down loopback, which Setup brings up.
+var errLoopbackDown = faultError{errors.New("the loopback interface is down")}
+
+func checkLoopback(inside *rtnl.Sandbox) error {
+	up, err := inside.IsUp(rtnl.LoopbackName)
+	switch {
+	case err != nil:
+		return fmt.Errorf("look at loopback: %w", err)
+	case !up:
+		return errLoopbackDown
+	}
+	return nil
 }
 
 // unused returns ErrInUse if the network namespace of a record already has an interface with

@@ -22,8 +22,9 @@ import (
 // Repair checks every allocation that is set up, and restores objects on the host that
 // another program has removed or disabled: rules, the address of a bridge, forwarding, and leases
 // whose address is still free. Call it after "nft flush ruleset", a restart of firewalld or a
-// similar event. Repair does not change the interfaces, addresses and
-// connections of an allocation.
+// similar event. In a network namespace, Repair restores what another program has changed of the
+// interface of an allocation of EngineNative whose plugins all run in this process: its settings, addresses and routes.
+// Its connections stay.
 //
 // Repair runs CHECK of each allocation. It restores what the unhealthy ones lack at once, see
 // Restore, and so for networks without CHECK, and then repairs those that are still unhealthy, from the oldest to the newest. If
@@ -276,12 +277,18 @@ func (c *Configurator) restoreUnchecked(ctx context.Context, p *plan.Plan) (foun
 
 // repairFaults repairs the faults that CHECK found, and reports whether the engine is able to.
 func (c *Configurator) repairFaults(ctx context.Context, p *plan.Plan, found error) (could bool, err error) {
+	down := errors.Is(found, errLoopbackDown)
+	if down {
+		if err := p.Sandbox.LoopbackUp(); err != nil {
+			return true, fmt.Errorf("repair allocation %q: %w", p.ID, err)
+		}
+	}
 	if Engine(p.Engine) != EngineNative {
 		missing := errors.Is(found, iptables.ErrMissing) || errors.Is(found, ruleset.ErrMissing) // a reloaded firewall
 		if missing {
 			err = c.allowForwarding(ctx, p)
 		}
-		return missing, err
+		return missing || down, err
 	}
 	req, err := c.request(p)
 	if err != nil {

@@ -3,7 +3,6 @@ package configurator
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -129,73 +128,6 @@ func TestRepairOfWhatIsTornDownMeanwhile(t *testing.T) {
 	report, err := h.Repair(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, &RepairReport{Healthy: []string{"a"}, Repaired: []string{}, Broken: []string{}}, report)
-}
-
-// requireRepairs runs commands of sh that do damage, and checks that CHECK finds each, with the text, and that
-// Repair restores it.
-func (h *testHost) requireRepairs(a Allocation, found map[string]string) {
-	h.t.Helper()
-	for damage, text := range found {
-		out, err := exec.Command("sh", "-c", damage).CombinedOutput()
-		require.NoError(h.t, err, "%s: %s", damage, out)
-		err = h.Check(h.t.Context(), a)
-		require.ErrorIs(h.t, err, ErrUnhealthy, damage)
-		require.ErrorContains(h.t, err, text, damage)
-		report, err := h.Repair(h.t.Context())
-		require.NoError(h.t, err, damage)
-		require.Equal(h.t, []string{a.ID}, report.Repaired)
-		require.NoError(h.t, h.Check(h.t.Context(), a), damage)
-	}
-}
-
-// TestRepairOfTheHost: CHECK finds what another program has changed of the host's links and routes, and
-// Repair restores it.
-func TestRepairOfTheHost(t *testing.T) {
-	h, leases := nativeHost(t, "1.0.0")
-	h.file("net.conflist", `{"cniVersion":"1.0.0","name":"net","plugins":[
-		{"type":"bridge","bridge":"brtest","isGateway":true,"hairpinMode":true,"portIsolation":true,
-		"ipam":{"type":"host-local","dataDir":"`+leases+`","ranges":[[{"subnet":"10.77.0.0/24"}],[{"subnet":"fd00:77::/64"}]]}},
-		{"type":"bandwidth","egressRate":1000000,"egressBurst":1000000}]}`)
-	a := h.alloc("a")
-	_, err := h.Setup(t.Context(), a)
-	require.NoError(t, err)
-	of := map[string]string{}
-	links, err := netlink.LinkList()
-	require.NoError(t, err)
-	for _, link := range links {
-		if link.Attrs().Flags&net.FlagUp != 0 {
-			of[link.Type()] = link.Attrs().Name
-		}
-	}
-	port := "bridge link set dev " + of["veth"]
-	h.requireRepairs(a, map[string]string{
-		"ip link set " + of["ifb"] + " down":          "is down",
-		"ip link set brtest down":                     "is down",
-		"ip link set brtest arp off":                  "has ARP switched off",
-		"ip route del 10.77.0.0/24":                   `the host has no route to 10.77.0.0/24 over "brtest"`,
-		"ip -6 route del fd00:77::/64":                `the host has no route to fd00:77::/64 over "brtest"`,
-		port + " state 0":                             "is disabled in the bridge",
-		port + " hairpin off":                         "is not in hairpin mode",
-		port + " isolated off":                        "is not isolated",
-		port + " hairpin off state 0 mcast_flood off": "is disabled in the bridge",
-	})
-	require.NoError(t, h.Teardown(t.Context(), a))
-}
-
-// TestRepairOfARoutedLink: of a routed network.
-func TestRepairOfARoutedLink(t *testing.T) {
-	h, leases := nativeHost(t, "1.0.0")
-	h.file("net.conflist", `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"ptp",
-		"ipam":{"type":"host-local","dataDir":"`+leases+`","ranges":[[{"subnet":"10.77.0.0/24"}],[{"subnet":"fd00:77::/64"}]]}}]}`)
-	a := h.alloc("a")
-	_, err := h.Setup(t.Context(), a)
-	require.NoError(t, err)
-	link := names.Owner{Network: "net", ID: "a", IfName: "eth0", Instance: h.instance}.Veth()
-	h.requireRepairs(a, map[string]string{
-		"ip link set " + link + " arp off":                                       "has ARP switched off",
-		"ip link add brtest type bridge; ip link set " + link + " master brtest": "has become a port of a bridge",
-	})
-	require.NoError(t, h.Teardown(t.Context(), a))
 }
 
 // TestForeignRouteToAnAddress: CHECK finds another program's route to the address of an allocation on a
@@ -368,7 +300,7 @@ func TestRepairOnCheck(t *testing.T) {
 	h, _ := nativeHost(t, "1.0.0", `{"type":"firewall"}`, `{"type":"portmap","capabilities":{"portMappings":true}}`)
 	a := h.alloc("a")
 	a.Ports = []portmap.Port{{Value: 8080, To: 80}}
-	_, err := h.Setup(t.Context(), a)
+	status, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)
 	flush := func() { privhost.FlushRuleset(t) }
 	flush()
@@ -384,7 +316,10 @@ func TestRepairOnCheck(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, s.Do(func() error { return exec.Command("ip", "address", "flush", "eth0").Run() }))
 	require.NoError(t, s.Close())
+	require.NoError(t, repairs.Check(t.Context(), a))
+	do(t, "ip route add unreachable "+status.Address)
 	require.ErrorIs(t, repairs.Check(t.Context(), a), ErrUnhealthy)
+	do(t, "ip route del unreachable "+status.Address)
 
 	// Another namespace, while the allocation's own one exists.
 	other := a

@@ -14,7 +14,6 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/policy"
 	"github.com/allocnet/allocnet/portmap"
-	"github.com/allocnet/allocnet/sandbox"
 )
 
 // damage runs a command of another program. VETH is the host's end of the only allocation, and
@@ -195,16 +194,14 @@ func TestUnpublishOfEveryProtocol(t *testing.T) {
 // TestUpdateOfBroken: what cannot be repaired does not prevent an Update, and is a warning.
 func TestUpdateOfBroken(t *testing.T) {
 	h, a := updateHost(t, "")
-	s, err := sandbox.Open(a.Netns)
+	before, err := h.Get(t.Context(), a.ID)
 	require.NoError(t, err)
-	defer s.Close()
-	require.NoError(t, s.Do(func() error {
-		return exec.Command("ip", "address", "flush", "dev", "eth0").Run()
-	}))
+	do(t, "ip route add unreachable "+before.Status.Address)
+	defer do(t, "ip route del unreachable "+before.Status.Address)
 	status, err := h.Update(t.Context(), a.ID, Change{Unpublish: a.Ports})
 	require.NoError(t, err)
 	require.Empty(t, status.Ports)
 	require.Empty(t, published(t))
 	require.Len(t, status.Warnings, 1)
-	require.Contains(t, status.Warnings[0], "has lost its address")
+	require.Contains(t, status.Warnings[0], "a route of another program is in its place")
 }

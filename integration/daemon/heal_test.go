@@ -261,10 +261,16 @@ func TestHealOff(t *testing.T) {
 // TestHealDrift: the comparison in the background finds what is not notified.
 func TestHealDrift(t *testing.T) {
 	d := newHealingHost(t, "repair_on_check = false\nheal {\n enabled = false\n check_interval = \"1s\"\n}", testbed.Chain("bridge", testbed.V4Only, ""))
-	heals := d.heals()
-	privhost.FlushRuleset(t)
-	d.awaitHeal(heals, func(h *client.Heal) bool { return h.Cause == "drift" && h.Restored == 1 })
-	d.awaitHealthy()
+	for _, damage := range []func(){
+		func() { privhost.FlushRuleset(t) },
+		func() { testbed.Shell(t, "ip link set "+d.veth(0)+" mtu 1400") },
+		func() { testbed.Shell(t, "ip -n a0 link set eth0 mtu 1400") },
+	} {
+		heals := d.heals()
+		damage()
+		d.awaitHeal(heals, func(h *client.Heal) bool { return h.Cause == "drift" && h.Restored == 1 })
+		d.awaitHealthy()
+	}
 }
 
 // TestHealOtherBackends: rules in the tables of iptables, and those of the reference

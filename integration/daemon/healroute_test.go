@@ -75,57 +75,76 @@ func TestHealForeignRoute(t *testing.T) {
 	}
 }
 
-// TestHealSmallMTU: with a small MTU the kernel disables IPv6. That is reported, IPv4 is restored, and
-// IPv6 when the MTU is large again.
+// TestHealSmallMTU: with a small MTU the kernel disables IPv6. The daemon restores that of a link that a Setup has made.
 func TestHealSmallMTU(t *testing.T) {
 	for _, plugin := range []string{"bridge", "ptp"} {
 		t.Run(plugin, func(t *testing.T) {
 			d := newHealingHost(t, onlyNotified, testbed.Chain(plugin, testbed.Dual, ""))
-			r, err := d.client().Get(t.Context(), "a0")
-			require.NoError(t, err)
-			link, answers := d.veth(0), func() error {
-				_, err := testbed.Ask(testbed.Silence, "", "tcp", "["+r.Status.AddressIPv6+"]:80")
-				return err
-			}
+			link, answers := d.veth(0), d.overIPv6()
 			if plugin == "bridge" {
 				link = "br-test"
 			}
 			d.within("IPv6", answers)
 			heals := d.heals()
 			testbed.Shell(t, "ip link set "+link+" mtu 1200")
-			d.awaitUnhealthy()
-			cause, remedy := fmt.Sprintf("the MTU is too small for IPv6: that of %q is 1200, and the kernel disables IPv6 below 1280 (RFC 8200)", link), "ip link set dev "+link+" mtu 1500"
-			d.requireReported(cause, remedy)
-			testbed.Shell(t, "ip -4 address flush dev "+link)
-			d.within("the IPv4 address", func() error { // a CHECK may restore it before the notification
-				return testbed.Command("sh", "-c", "ip -4 address show dev "+link+" | grep inet")
-			})
-			if plugin == "bridge" {
-				a := d.h.Alloc("new")
-				a.Networks = []string{"net0"}
-				_, err = d.client().Setup(t.Context(), a)
-				require.ErrorContains(t, err, cause)
-				require.ErrorContains(t, err, remedy)
-				require.ErrorContains(t, err, "invalid argument", "the answer of the kernel")
-				require.ErrorIs(t, d.client().Check(t.Context(), a), configurator.ErrNotFound)
-			}
-			testbed.Shell(t, remedy)
+			d.awaitHeal(heals, func(h *client.Heal) bool { return h.Restored > 0 })
 			d.awaitHealthy()
 			d.within("IPv6", answers)
-			// A repair of the IPv4 address that has not ended may have restored IPv6 as well.
-			byItself := func() bool {
-				return d.hasHealed(heals, func(h *client.Heal) bool {
-					return h.Restored == 1 && strings.Contains(h.Change, fmt.Sprintf("IPv6 is enabled again on link %q", link))
-				})
-			}
-			for began := time.Now(); !byItself(); {
-				require.Less(t, time.Since(began), time.Minute)
-				testbed.Shell(t, "ip link set "+link+" mtu 1200")
-				d.awaitUnhealthy()
-				testbed.Shell(t, remedy)
-				d.awaitHealthy()
-				d.within("IPv6", answers)
-			}
 		})
+	}
+}
+
+// overIPv6 returns a function that connects to the allocation over IPv6.
+func (d *healingHost) overIPv6() func() error {
+	d.h.T.Helper()
+	r, err := d.client().Get(d.h.T.Context(), "a0")
+	require.NoError(d.h.T, err)
+	return func() error {
+		_, err := testbed.Ask(testbed.Silence, "", "tcp", "["+r.Status.AddressIPv6+"]:80")
+		return err
+	}
+}
+
+// TestHealSmallMTUOfTheHost: that of a bridge of the host is reported, IPv4 is restored, and IPv6 when the MTU is large
+// again.
+func TestHealSmallMTUOfTheHost(t *testing.T) {
+	h := newHost(t, testbed.Native.Engine)
+	testbed.Shell(t, "ip link add br-test type bridge; ip link set br-test up")
+	d := startHealing(t, h, onlyNotified, testbed.Chain("bridge", testbed.Dual, ""))
+	const link = "br-test"
+	answers := d.overIPv6()
+	d.within("IPv6", answers)
+	heals := d.heals()
+	testbed.Shell(t, "ip link set "+link+" mtu 1200")
+	d.awaitUnhealthy()
+	cause, remedy := fmt.Sprintf("the MTU is too small for IPv6: that of %q is 1200, and the kernel disables IPv6 below 1280 (RFC 8200)", link), "ip link set dev "+link+" mtu 1500"
+	d.requireReported(cause, remedy)
+	testbed.Shell(t, "ip -4 address flush dev "+link)
+	d.within("the IPv4 address", func() error { // a CHECK may restore it before the notification
+		return testbed.Command("sh", "-c", "ip -4 address show dev "+link+" | grep inet")
+	})
+	a := d.h.Alloc("new")
+	a.Networks = []string{"net0"}
+	_, err := d.client().Setup(t.Context(), a)
+	require.ErrorContains(t, err, cause)
+	require.ErrorContains(t, err, remedy)
+	require.ErrorContains(t, err, "invalid argument", "the answer of the kernel")
+	require.ErrorIs(t, d.client().Check(t.Context(), a), configurator.ErrNotFound)
+	testbed.Shell(t, remedy)
+	d.awaitHealthy()
+	d.within("IPv6", answers)
+	// A repair of the IPv4 address that has not ended may have restored IPv6 as well.
+	byItself := func() bool {
+		return d.hasHealed(heals, func(h *client.Heal) bool {
+			return h.Restored == 1 && strings.Contains(h.Change, fmt.Sprintf("IPv6 is enabled again on link %q", link))
+		})
+	}
+	for began := time.Now(); !byItself(); {
+		require.Less(t, time.Since(began), time.Minute)
+		testbed.Shell(t, "ip link set "+link+" mtu 1200")
+		d.awaitUnhealthy()
+		testbed.Shell(t, remedy)
+		d.awaitHealthy()
+		d.within("IPv6", answers)
 	}
 }

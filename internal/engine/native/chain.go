@@ -190,8 +190,26 @@ func (c *chain) run(ctx context.Context, command string, i int, result *types100
 	if command == "DEL" && !since {
 		result = nil
 	}
-	_, err = c.exec.Run(ctx, c.of.List.Plugins[i].Network.Type, command, c.args(i, result))
+	args := c.args(i, result)
+	if command == "CHECK" || command == sdk.Repair {
+		args.Later = c.later(i)
+	}
+	_, err = c.exec.Run(ctx, c.of.List.Plugins[i].Network.Type, command, args)
 	return err
+}
+
+// later returns what the plugins after plugin i do with the container's interface; nil if one of them runs as a binary.
+func (c *chain) later(i int) *sdk.Later {
+	later, binaries := &sdk.Later{}, slices.Concat(c.common.Binaries, c.engine.Binaries(c.of))
+	for j := i + 1; j < len(c.of.List.Plugins); j++ {
+		name := c.of.List.Plugins[j].Network.Type
+		factory, native := c.engine.plugins[name]
+		if !native || slices.Contains(binaries, name) {
+			return nil
+		}
+		c.network.plugins[j].Tune(name, factory, later)
+	}
+	return later
 }
 
 // check runs CHECK of plugin i with the result of ADD.

@@ -353,8 +353,9 @@ func (e *Engine) ranBinaries(r *engine.Request) bool {
 }
 
 // Repair restores what another program removed from the host: rules, addresses
-// of gateways, sysctls. In the container's namespace it restores only source rules and
-// accept_ra; CHECK reports what Repair cannot restore. Plugin binaries have no such command. What Restore can restore comes
+// of gateways, sysctls; and what it changed of the container's interface, if all plugins
+// run in-process, else only its source rules and accept_ra. CHECK reports what Repair cannot restore. Plugin binaries have
+// no such command. What Restore can restore comes
 // first and at once, so that no rule that opens the way for packets is there before the policy.
 func (e *Engine) Repair(ctx context.Context, r *engine.Request) error {
 	if _, err := e.Restore(ctx, []*engine.Request{r}); err != nil {

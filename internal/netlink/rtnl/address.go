@@ -44,6 +44,19 @@ func (b *Batch) AddAddress(index int, address *net.IPNet, flags int) {
 	r.Uint32(unix.IFA_FLAGS, uint32(flags))
 }
 
+// DeleteAddress deletes an address of a link.
+func (b *Batch) DeleteAddress(index int, address *net.IPNet) {
+	ip, family := address.IP.To4(), unix.AF_INET
+	if ip == nil {
+		ip, family = address.IP.To16(), unix.AF_INET6
+	}
+	ones, _ := address.Mask.Size()
+	r := b.begin(fmt.Sprintf("delete address %s", address), unix.RTM_DELADDR, 0)
+	putAddress(r, uint8(family), uint8(ones), index)
+	r.Attribute(unix.IFA_LOCAL, ip)
+	r.Attribute(unix.IFA_ADDRESS, ip)
+}
+
 // AddSharedAddress adds an IPv4 address that many links share. For each link the kernel
 // makes a local route to the address; to add one, it walks all such routes with the
 // same metric. Therefore AddSharedAddress replaces the route by one with a metric of

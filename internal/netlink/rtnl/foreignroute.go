@@ -67,11 +67,11 @@ func (h *Host) ForeignAddressRoute(index int, ip net.IP) error {
 	return h.foreign(dst, index, slices.DeleteFunc(routes, func(one mainRoute) bool { return one.metric != lowest }))
 }
 
-// foreign returns the error of ForeignRoute unless one of the routes to a destination leads over a link,
-// or there is none.
+// foreign returns the error of ForeignRoute unless one of the routes to a destination leads over a link
+// without a gateway, or there is none.
 func (h *Host) foreign(dst *net.IPNet, index int, routes []mainRoute) error {
 	if len(routes) == 0 || slices.ContainsFunc(routes, func(one mainRoute) bool {
-		return one.kind == unix.RTN_UNICAST && slices.Contains(one.links, index)
+		return one.kind == unix.RTN_UNICAST && one.gateway == nil && slices.Equal(one.links, []int{index})
 	}) {
 		return nil
 	}
@@ -89,10 +89,14 @@ func (h *Host) foreign(dst *net.IPNet, index int, routes []mainRoute) error {
 		if err != nil {
 			return fmt.Errorf("find link %d: %w", other.links[0], err)
 		}
-		deletion += " dev " + link.Attrs().Name
-		if other.kind == unix.RTN_UNICAST {
+		switch {
+		case other.kind != unix.RTN_UNICAST:
+		case other.links[0] == index:
+			leads, deletion = fmt.Sprintf("leads to %s", other.gateway), deletion+" via "+other.gateway.String()
+		default:
 			leads = fmt.Sprintf("leads to %q", link.Attrs().Name)
 		}
+		deletion += " dev " + link.Attrs().Name
 	}
 	return fmt.Errorf("%w, which %s; delete it: %s", ErrForeignRoute, leads, deletion)
 }
@@ -107,9 +111,10 @@ func short(dst *net.IPNet) string {
 
 // mainRoute is a route of the main table.
 type mainRoute struct {
-	kind   byte // rtm_type
-	metric uint32
-	links  []int
+	kind    byte // rtm_type
+	metric  uint32
+	links   []int
+	gateway net.IP // nil if there is none, or several links
 }
 
 // typeName returns the type as ip route shows it.
@@ -160,6 +165,8 @@ func parseMainRoute(payload []byte, ones uint8, dst net.IP) (r mainRoute, ok boo
 			ok = net.IP(value).Equal(dst)
 		case unix.RTA_PRIORITY:
 			r.metric = sock.Uint32(value)
+		case unix.RTA_GATEWAY:
+			r.gateway = slices.Clone(value)
 		}
 	})
 	r.kind, r.links = payload[typeAt], parseRouteInfo(payload).links

@@ -29,6 +29,7 @@ func TestRestoreRoute(t *testing.T) {
 		{"10.77.0.0/24", "10.77.0.2", "ip route replace 10.77.0.0/24 via 10.66.0.2", `leads to "brother"; delete it: ip route del 10.77.0.0/24 dev brother`},
 		{"10.77.0.2/32", "10.77.0.2", "ip route replace blackhole 10.77.0.2", `has the type blackhole; delete it: ip route del blackhole 10.77.0.2`},
 		{"10.77.0.2/32", "10.77.0.2", "ip route replace 10.77.0.2 nexthop via 10.66.0.2 nexthop via 10.66.0.3", `leads to several links; delete it: ip route del 10.77.0.2`},
+		{"10.77.0.2/32", "10.77.0.2", "ip route replace 10.77.0.2 via 10.66.0.2 dev brforeign onlink", `leads to 10.66.0.2; delete it: ip route del 10.77.0.2 via 10.66.0.2 dev brforeign`},
 		{"fd77::2/128", "fd77::2", "ip -6 route replace fd77::2 dev lo metric 1024", `leads to "lo"; delete it: ip -6 route del fd77::2 dev lo`},
 		{"fd77::/64", "fd77::2", "ip -6 route replace fd77::/64 via fd66::2 metric 1024", `leads to "brother"; delete it: ip -6 route del fd77::/64 dev brother`},
 		{"fd77::2/128", "fd77::2", "ip -6 route replace unreachable fd77::2 metric 1024", `has the type unreachable; delete it: ip -6 route del unreachable fd77::2 dev lo`},

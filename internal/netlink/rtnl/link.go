@@ -37,6 +37,16 @@ func (s *Sandbox) LinkByIndex(index int) (netlink.Link, error) {
 	return link(s.conn, func(r *sock.Requests) { linkInquiry(r, index) })
 }
 
+// Inspect is Link with the sysctl arp_ignore of the link, which the kernel reports in the same answer.
+func (h *Host) Inspect(name string) (l netlink.Link, arpIgnore int, err error) {
+	return inspect(&h.conns, byName(name))
+}
+
+// Inspect is Host.Inspect of a link of the sandbox.
+func (s *Sandbox) Inspect(name string) (l netlink.Link, arpIgnore int, err error) {
+	return inspect(s.conn, byName(name))
+}
+
 // Index returns the index of a link of the sandbox.
 func (s *Sandbox) Index(name string) (int, error) { return index(s.conn, name) }
 
@@ -44,11 +54,33 @@ func (s *Sandbox) Index(name string) (int, error) { return index(s.conn, name) }
 func (h *Host) Index(name string) (int, error) { return index(&h.conns, name) }
 
 func link(e sock.Exchanger, build func(*sock.Requests)) (netlink.Link, error) {
+	l, _, err := inspect(e, build)
+	return l, err
+}
+
+func inspect(e sock.Exchanger, build func(*sock.Requests)) (l netlink.Link, arpIgnore int, err error) {
 	var answer []byte
 	if err := get(e, build, func(a []byte) { answer = slices.Clone(a) }); err != nil {
-		return nil, fmt.Errorf("find link: %w", err)
+		return nil, 0, fmt.Errorf("find link: %w", err)
 	}
-	return netlink.LinkDeserialize(nil, answer)
+	sock.EachAttribute(sock.After(unix.SizeofIfInfomsg, answer), func(kind uint16, value []byte) {
+		if kind == unix.IFLA_AF_SPEC {
+			arpIgnore = readARPIgnore(value)
+		}
+	})
+	l, err = netlink.LinkDeserialize(nil, answer)
+	return l, arpIgnore, err
+}
+
+// readARPIgnore reads arp_ignore from the IPv4 sysctls of a link: an array, in the order of their numbers.
+func readARPIgnore(spec []byte) (value int) {
+	const at = 4 * (arpIgnore - 1)
+	eachNested(spec, unix.AF_INET, func(kind uint16, sysctls []byte) {
+		if kind == inetConf && len(sysctls) >= at+4 {
+			value = int(sock.Uint32(sysctls[at : at+4]))
+		}
+	})
+	return value
 }
 
 func index(e interface{ LinkIndex(string) (int, error) }, name string) (int, error) {
@@ -250,12 +282,24 @@ func (h *Host) State(name string) (index int, flags uint16, err error) {
 	return index, flags, nil
 }
 
-// IPV4_DEVCONF_FORWARDING, _ARP_NOTIFY and _ROUTE_LOCALNET of linux/ip.h.
+// IPV4_DEVCONF_FORWARDING, _ARP_IGNORE, _ARP_NOTIFY and _ROUTE_LOCALNET of linux/ip.h.
 const (
 	forwarding    = 1
+	arpIgnore     = 19
 	arpNotify     = 22
 	routeLocalnet = 26
 )
+
+const inetConf = 1 // IFLA_INET_CONF of linux/if_link.h
+
+// IsUp reports whether a link of the sandbox is up.
+func (s *Sandbox) IsUp(name string) (bool, error) {
+	_, flags, err := s.conn.LinkState(name)
+	if err != nil {
+		return false, fmt.Errorf("find link %q: %w", name, err)
+	}
+	return flags&unix.IFF_UP != 0, nil
+}
 
 // putInet appends the attribute that sets one IPv4 sysctl of a link to 1.
 func putInet(r *sock.Requests, sysctl uint16) {
@@ -266,7 +310,6 @@ func putInet(r *sock.Requests, sysctl uint16) {
 
 // putInetConf appends the part of that attribute for IPv4, with several sysctls.
 func putInetConf(r *sock.Requests, sysctls ...uint16) {
-	const inetConf = 1 // IFLA_INET_CONF of linux/if_link.h
 	inet := r.Nest(unix.AF_INET)
 	conf := r.Nest(inetConf)
 	for _, sysctl := range sysctls {

@@ -2,16 +2,19 @@ package rtnl
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/netlink/sock"
+	"github.com/allocnet/allocnet/internal/retry"
 )
 
 // Port is the state of a link that can be a port of a bridge.
@@ -28,6 +31,34 @@ type Port struct {
 	// Disabled reports that the state of the port is disabled (BR_STATE_DISABLED) although its link
 	// carries traffic.
 	Disabled bool
+	// Unusual are the settings of a bridge port that another program has changed, and with which frames are
+	// lost or go astray, as bridge(8) writes them: "flood off". See usual.
+	Unusual []string
+
+	MTU   int
+	MAC   net.HardwareAddr
+	Alias string
+}
+
+// usual are settings of a bridge port that the kernel gives it: with others, frames do not pass, or pass all ports.
+var usual = []struct {
+	kind uint16
+	name string
+	on   bool
+}{
+	{nl.IFLA_BRPORT_LEARNING, "learning", true},
+	{nl.IFLA_BRPORT_UNICAST_FLOOD, "flood", true},
+	{nl.IFLA_BRPORT_MCAST_FLOOD, "mcast_flood", true},
+	{nl.IFLA_BRPORT_BCAST_FLOOD, "bcast_flood", true},
+	{nl.IFLA_BRPORT_LOCKED, "locked", false},
+}
+
+// setting returns a setting as bridge(8) writes it.
+func setting(name string, on bool) string {
+	if on {
+		return name + " on"
+	}
+	return name + " off"
 }
 
 // hookedGroups is the group_fwd_mask with which all frames of a port pass the bridge's hooks.
@@ -87,6 +118,12 @@ func (h *Host) Port(name string) (p Port, err error) {
 				p.Master = int(sock.Uint32(value))
 			case unix.IFLA_GROUP:
 				p.Group = sock.Uint32(value)
+			case unix.IFLA_MTU:
+				p.MTU = int(sock.Uint32(value))
+			case unix.IFLA_ADDRESS:
+				p.MAC = slices.Clone(value)
+			case unix.IFLA_IFALIAS:
+				p.Alias = sock.String(value)
 			case unix.IFLA_LINKINFO:
 				p.readSettings(value, flags&unix.IFF_RUNNING != 0)
 			}
@@ -111,6 +148,11 @@ func (p *Port) readSettings(linkInfo []byte, running bool) {
 			p.Isolated = on
 		case nl.IFLA_BRPORT_GROUP_FWD_MASK:
 			p.Hooked = len(value) == 2 && binary.NativeEndian.Uint16(value) == hookedGroups
+		}
+		for _, u := range usual {
+			if kind == u.kind && on != u.on {
+				p.Unusual = append(p.Unusual, setting(u.name, on))
+			}
 		}
 	})
 }
@@ -143,14 +185,19 @@ func (b *Batch) AttachPort(index, bridge int, hairpin, isolated bool) {
 // forwardingState is BR_STATE_FORWARDING of linux/if_bridge.h.
 const forwardingState = 3
 
-// RestorePort sets Veth.Hairpin and Veth.Isolated of a bridge port if they are true, and makes one that
-// is Disabled forward again.
+// RestorePort sets Veth.Hairpin and Veth.Isolated of a bridge port if they are true, sets what is Unusual
+// as usual, and makes one that is Disabled forward again.
 func (b *Batch) RestorePort(p Port, hairpin, isolated bool) {
 	r := b.begin("restore port of bridge", unix.RTM_NEWLINK, 0)
 	putLink(r, p.Index, 0)
 	putPortData(r, func() {
 		r.Uint8(nl.IFLA_BRPORT_MODE, flag(p.Hairpin || hairpin))
 		r.Uint8(nl.IFLA_BRPORT_ISOLATED, flag(p.Isolated || isolated))
+		for _, u := range usual {
+			if slices.Contains(p.Unusual, setting(u.name, !u.on)) {
+				r.Uint8(u.kind, flag(u.on))
+			}
+		}
 		if p.Disabled {
 			r.Uint8(nl.IFLA_BRPORT_STATE, forwardingState)
 		}
@@ -169,6 +216,63 @@ func (b *Batch) SetGroup(index int, group uint32) {
 	r := b.begin("set group of link", unix.RTM_NEWLINK, 0)
 	putLink(r, index, 0)
 	r.Uint32(unix.IFLA_GROUP, group)
+}
+
+// SetMTU sets the MTU of a link.
+func (b *Batch) SetMTU(index, mtu int) {
+	r := b.begin(fmt.Sprintf("set MTU of link to %d", mtu), unix.RTM_NEWLINK, 0)
+	putLink(r, index, 0)
+	r.Uint32(unix.IFLA_MTU, uint32(mtu))
+}
+
+// SetMAC sets the MAC of a link.
+func (b *Batch) SetMAC(index int, mac net.HardwareAddr) {
+	r := b.begin("set MAC of link", unix.RTM_NEWLINK, 0)
+	putLink(r, index, 0)
+	r.Attribute(unix.IFLA_ADDRESS, mac)
+}
+
+// SetAlias sets the alias of a link.
+func (b *Batch) SetAlias(index int, alias string) {
+	r := b.begin("set alias of link", unix.RTM_NEWLINK, 0)
+	putLink(r, index, 0)
+	r.String(unix.IFLA_IFALIAS, alias)
+}
+
+// SetName renames a link. Kernels before 6.2 refuse that for a link that is up.
+func (b *Batch) SetName(index int, name string) {
+	r := b.begin(fmt.Sprintf("rename link to %q", name), unix.RTM_NEWLINK, 0)
+	putLink(r, index, 0)
+	r.CString(unix.IFLA_IFNAME, name)
+}
+
+// SmallestPortMTU returns the smallest MTU of the ports of a bridge; 0 if it has none. The kernel walks all links.
+func (h *Host) SmallestPortMTU(bridge int) (smallest int, err error) {
+	err = retry.Do(context.Background(), func() error {
+		smallest = 0
+		return dump(&h.conns, func(r *sock.Requests) {
+			allLinks(r)
+			r.Uint32(unix.IFLA_MASTER, uint32(bridge))
+		}, func(payload []byte) error {
+			mtu, master := 0, 0
+			sock.EachAttribute(sock.After(unix.SizeofIfInfomsg, payload), func(kind uint16, value []byte) {
+				switch kind {
+				case unix.IFLA_MTU:
+					mtu = int(sock.Uint32(value))
+				case unix.IFLA_MASTER:
+					master = int(sock.Uint32(value))
+				}
+			})
+			if master == bridge && (smallest == 0 || mtu < smallest) {
+				smallest = mtu
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return 0, fmt.Errorf("list the ports of a bridge: %w", err)
+	}
+	return smallest, nil
 }
 
 // BringUp brings a link up, without the settings of SetUp.

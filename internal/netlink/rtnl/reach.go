@@ -1,9 +1,9 @@
 package rtnl
 
 import (
-	"context"
 	"fmt"
 	"net"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -12,33 +12,31 @@ import (
 	"github.com/allocnet/allocnet/internal/retry"
 )
 
-// HasAddress reports whether a link of the host has an address. Its cost does not grow
-// with the number of links. It does not look up the local route: if links share an
+// IPs returns the addresses of a link of the host; none if there is no such link. The cost does not grow
+// with the number of links. It does not look up local routes: if links share an
 // address, the kernel walks the routes of all of them to find that of one link.
-func (h *Host) HasAddress(index int, ip net.IP) (bool, error) {
-	family := uint8(unix.AF_INET6)
-	if ip.To4() != nil {
-		family = unix.AF_INET
-	}
-	has := false
-	err := retry.Do(context.Background(), func() error {
-		return dump(&h.strict, func(r *sock.Requests) {
+func (h *Host) IPs(index int) ([]net.IP, error) {
+	ips, err := retry.List(func() (list []net.IP, err error) {
+		err = dump(&h.strict, func(r *sock.Requests) {
 			r.Begin("", unix.RTM_GETADDR, unix.NLM_F_DUMP)
-			putAddress(r, family, 0, index)
+			putAddress(r, unix.AF_UNSPEC, 0, index)
 		}, func(payload []byte) error {
 			a, of, err := parseAddress(payload)
-			has = has || err == nil && of == index && a.IP.Equal(ip)
+			if err == nil && of == index {
+				list = append(list, a.IP)
+			}
 			return err
 		})
+		return list, err
 	})
 	if err != nil && !IsNotFound(err) {
-		return false, fmt.Errorf("list addresses of link %d: %w", index, err)
+		return nil, fmt.Errorf("list addresses of link %d: %w", index, err)
 	}
-	return has, nil
+	return ips, nil
 }
 
-// HasRoute reports whether the host has a route over a link to the network of an address. Its cost does
-// not grow with the number of links, unless Reaches is false.
+// HasRoute reports whether the host has a route over a link to the network of an address, to which no gateway
+// leads. Its cost does not grow with the number of links, unless Reaches is false.
 func (h *Host) HasRoute(index int, address *net.IPNet) (bool, error) {
 	if h.Reaches(index, address) {
 		return true, nil
@@ -55,11 +53,12 @@ func (h *Host) HasRoute(index int, address *net.IPNet) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("list routes to %s: %w", to, err)
 	}
-	return len(routes) > 0, nil
+	return slices.ContainsFunc(routes, func(r netlink.Route) bool { return r.Gw == nil && r.Via == nil && len(r.MultiPath) == 0 }), nil
 }
 
-// Reaches reports whether the host has a route over a link to the network of an address. It returns false, too,
-// if policy rules hide the route, or there is one for a part of the network.
+// Reaches reports whether the host has a route over a link, and over it alone, to the network of an address, to
+// which no gateway leads. It returns false, too, if policy rules hide the route, or there is one for a part of
+// the network.
 func (h *Host) Reaches(index int, address *net.IPNet) bool {
 	ones, _ := address.Mask.Size()
 	return h.finds(index, address.IP, uint8(ones))
@@ -80,9 +79,8 @@ func (h *Host) finds(index int, ip net.IP, bits uint8) (found bool) {
 		if len(answer) < unix.SizeofRtMsg || answer[1] != bits || answer[7] != unix.RTN_UNICAST { // rtm_dst_len, rtm_type
 			return
 		}
-		for _, link := range parseRouteInfo(answer).links {
-			found = found || link == index
-		}
+		r := parseRouteInfo(answer)
+		found = !r.gateway && len(r.links) == 1 && r.links[0] == index
 	})
 	return found
 }

@@ -33,6 +33,8 @@ type Route struct {
 	// Unreachable makes the kernel refuse packets to the destination. Such a route has no
 	// link.
 	Unreachable bool
+	// Replace puts the route in place of one to the same destination with the same priority.
+	Replace bool
 }
 
 // AddRoute adds a route.
@@ -52,6 +54,9 @@ func (b *Batch) addRoute(route *Route, e excuse) {
 	flags := uint16(unix.NLM_F_CREATE)
 	if route.Exclusive {
 		flags |= unix.NLM_F_EXCL
+	}
+	if route.Replace {
+		flags |= unix.NLM_F_REPLACE
 	}
 	m, short := route.header()
 	r := b.beginNoting(fmt.Sprintf("add route to %s", route.Dst), unix.RTM_NEWROUTE, flags, e)
@@ -205,10 +210,10 @@ func (s *Sandbox) RouteExists(want *types.Route) (exists bool, err error) {
 }
 
 // isRoute reports whether a message is about a route like want, and not about a cached
-// one.
+// one, nor about one that rejects packets.
 func isRoute(payload []byte, want *types.Route) bool {
 	ones, bits := want.Dst.Mask.Size()
-	if len(payload) < unix.SizeofRtMsg || int(payload[1]) != ones || // rtm_dst_len
+	if len(payload) < unix.SizeofRtMsg || int(payload[1]) != ones || payload[7] != unix.RTN_UNICAST || // rtm_dst_len, rtm_type
 		binary.NativeEndian.Uint32(payload[8:])&unix.RTM_F_CLONED != 0 {
 		return false
 	}

@@ -112,8 +112,9 @@ func routeInquiry(r *sock.Requests, family uint8, to net.IP) {
 
 // routeInfo contains the links of a route, and its own MTU.
 type routeInfo struct {
-	mtu   int   // 0: the route has none of its own
-	links []int // indexes, one per next hop
+	mtu     int   // 0: the route has none of its own
+	links   []int // indexes, one per next hop
+	gateway bool  // the only next hop has one
 }
 
 func parseRouteInfo(answer []byte) (r routeInfo) {
@@ -121,6 +122,8 @@ func parseRouteInfo(answer []byte) (r routeInfo) {
 		switch {
 		case kind == unix.RTA_OIF && len(value) == 4:
 			r.links = append(r.links, int(sock.Uint32(value)))
+		case kind == unix.RTA_GATEWAY, kind == unix.RTA_VIA:
+			r.gateway = true
 		case kind == unix.RTA_MULTIPATH:
 			r.links = append(r.links, nextHops(value)...)
 		case kind == unix.RTA_METRICS:

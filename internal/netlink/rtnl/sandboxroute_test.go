@@ -2,6 +2,7 @@ package rtnl_test
 
 import (
 	"net"
+	"os/exec"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -77,4 +78,16 @@ func TestRouteExists(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, test.exists, exists, test.want.String())
 	}
+
+	// A route that rejects packets is none to the destination.
+	require.NoError(t, s.Do(func() error {
+		return exec.Command("ip", "route", "replace", "unreachable", "10.8.0.0/16", "table", "100").Run()
+	}))
+	list := []*types.Route{}
+	for _, want := range []types.Route{route("::/0", "fd00:9::7", 0), route("10.8.0.0/16", "", 0), route("fd00:9::/64", "", 0), route("0.0.0.0/0", "", 0)} {
+		list = append(list, &want)
+	}
+	missing, err := s.MissingRoutes(list)
+	require.NoError(t, err)
+	require.Equal(t, []*types.Route{list[1], list[0]}, missing, "of each family")
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
@@ -35,29 +37,41 @@ func (b *bandwidth) Check(_ context.Context, c *sdk.CmdArgs) error {
 	if egress == nil {
 		return nil
 	}
-	return checkEgress(c.Host.Kernel, veth, ifbName(b.Name, c.ContainerID), egress)
+	ifb, err := checkEgress(c.Host.Kernel, veth, ifbName(b.Name, c.ContainerID), egress)
+	if err != nil {
+		return err
+	}
+	if alias := c.Owner(b.Name).String(); ifb.Alias != alias && !b.mayBeReference(c, result) {
+		return fmt.Errorf("ifb %q has the alias %q, not %q", ifb.Name, ifb.Alias, alias)
+	}
+	return nil
 }
 
-// checkEgress compares the ifb, its bucket, and the redirection of the veth to it.
-func checkEgress(h *rtnl.Host, veth netlink.Link, name string, egress *bucket) error {
+// mayBeReference reports whether the reference plugin may have made the ifb, which has no alias then.
+func (b *bandwidth) mayBeReference(c *sdk.CmdArgs, r *types100.Result) bool {
+	return c.DropIn() || slices.Contains(c.Binaries, b.Type) || sdk.AddedByReference(c, b.Name, r)
+}
+
+// checkEgress compares the ifb, which it returns, its bucket, and the redirection of the veth to it.
+func checkEgress(h *rtnl.Host, veth netlink.Link, name string, egress *bucket) (*netlink.LinkAttrs, error) {
 	ifb, err := h.LinkByName(name)
 	if err != nil {
-		return fmt.Errorf("find ifb %q: %w", name, err)
+		return nil, fmt.Errorf("find ifb %q: %w", name, err)
 	}
 	if ifb.Attrs().Flags&net.FlagUp == 0 {
-		return fmt.Errorf("ifb %q is down", name)
+		return nil, fmt.Errorf("ifb %q is down", name)
 	}
 	if err := checkRoot(h, ifb, egress); err != nil {
-		return err
+		return nil, err
 	}
 	filters, err := retry.List(func() ([]netlink.Filter, error) { return h.FilterList(veth, ingressHandle) })
 	if err != nil {
-		return fmt.Errorf("list filters of veth %q: %w", veth.Attrs().Name, err)
+		return nil, fmt.Errorf("list filters of veth %q: %w", veth.Attrs().Name, err)
 	}
 	if !redirects(filters, ifb.Attrs().Index) {
-		return fmt.Errorf("veth %q does not redirect to ifb %q", veth.Attrs().Name, name)
+		return nil, fmt.Errorf("veth %q does not redirect to ifb %q", veth.Attrs().Name, name)
 	}
-	return nil
+	return ifb.Attrs(), nil
 }
 
 func checkRoot(h *rtnl.Host, link netlink.Link, want *bucket) error {

@@ -145,17 +145,20 @@ func (a *addition) createBridge(host *rtnl.Host) (*netlink.Bridge, error) {
 	}
 	made := err == nil
 	a.args.Host.Cache.Clear() // entries about an earlier bridge of that name
-	// The bridge accepts no router advertisements, because the host configures
-	// its routes. It skips duplicate address detection, which would delay IPv6
-	// by two seconds, because its addresses are unique. Both calls fail without
-	// IPv6.
-	_ = rtnl.SetSysctl("net/ipv6/conf/"+a.Bridge+"/accept_ra", "0")
-	_ = rtnl.SetSysctl("net/ipv6/conf/"+a.Bridge+"/accept_dad", "0")
+	setSysctls(a.Bridge)
 	br, err := host.Bridge(a.Bridge)
 	if err == nil && made {
 		err = a.args.Host.Bridges.Add(a.Bridge, br.Index)
 	}
 	return br, err
+}
+
+// setSysctls sets the sysctls of a bridge, which the kernel forgets when it disables IPv6 because of the MTU. The bridge
+// accepts no router advertisements, because the host configures its routes. It skips duplicate address detection, which
+// would delay IPv6 by two seconds, because its addresses are unique. Both calls fail without IPv6.
+func setSysctls(bridge string) {
+	_ = rtnl.SetSysctl("net/ipv6/conf/"+bridge+"/accept_ra", "0")
+	_ = rtnl.SetSysctl("net/ipv6/conf/"+bridge+"/accept_dad", "0")
 }
 
 func (a *addition) allocate(ctx context.Context) error {
@@ -183,7 +186,31 @@ func (a *addition) attach(context.Context) (err error) {
 	if a.veth.MTU, err = veth.MTU(a.args.Host.Kernel, a.MTU, a.result); err != nil {
 		return err
 	}
-	return a.args.Host.Kernel.CreateVeth(&a.veth, a.sandbox)
+	if err := a.args.Host.Kernel.CreateVeth(&a.veth, a.sandbox); err != nil {
+		return err
+	}
+	return a.fitBridge()
+}
+
+// fitBridge restores the MTU of the bridge if that was larger than the port's, and the kernel has not lowered it,
+// because another program has set it.
+func (a *addition) fitBridge() error {
+	port := a.veth.MTU
+	if port == 0 {
+		port = veth.UsualMTU
+	}
+	if a.link.MTU <= port {
+		return nil
+	}
+	own, err := a.isOwn(a.args.Host, a.link)
+	if !own || err != nil {
+		return err
+	}
+	br, err := a.args.Host.Kernel.Bridge(a.Bridge)
+	if err == nil {
+		_, err = restoreMTU(a.args.Host, br, port)
+	}
+	return err
 }
 
 // report adds the interfaces to the result. A bridge without a pinned MAC takes
@@ -205,6 +232,16 @@ func (a *addition) report(context.Context) error {
 	return nil
 }
 
+// options are those with which the container's end is configured.
+func (b *bridge) options(c *sdk.CmdArgs) veth.Options {
+	return veth.Options{DAD: b.EnableDAD, Behind: c.Secondary}
+}
+
+// ends returns the ends of the veth of an attachment.
+func (b *bridge) ends(c *sdk.CmdArgs, r *types100.Result) *veth.Ends {
+	return &veth.Ends{Args: c, Common: &b.Common, Result: r, MTU: b.MTU, Options: b.options(c)}
+}
+
 func (a *addition) detach(ctx context.Context) error {
 	_, err := a.args.Host.Kernel.DeleteLink(ctx, a.veth.Name)
 	return errors.Join(err, veth.DelSourceRules(a.args, a.result))
@@ -218,7 +255,7 @@ func (a *addition) configure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return veth.Configure(ctx, a.sandbox, &a.veth, a.result, veth.Options{DAD: a.EnableDAD, Behind: a.args.Secondary})
+	return veth.Configure(ctx, a.sandbox, &a.veth, a.result, a.options(a.args))
 }
 
 // bringPortUp brings up a port with VLANs, and one without the source guard.

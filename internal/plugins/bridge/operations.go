@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/plugins/spoofcheck"
@@ -41,7 +42,7 @@ func (b *bridge) Check(ctx context.Context, c *sdk.CmdArgs) error {
 	if b.DisableContainerInterface {
 		return b.rules.Check(ctx, c, r)
 	}
-	peer, err := veth.CheckSandbox(c, r)
+	peer, err := b.ends(c, r).CheckSandbox()
 	if peer == nil {
 		return err
 	}
@@ -82,7 +83,7 @@ func (b *bridge) checkBridge(c *sdk.CmdArgs, r *types100.Result) (*netlink.Bridg
 	if i < 0 {
 		return nil, fmt.Errorf("prevResult has no bridge %q", b.Bridge)
 	}
-	link, err := c.Host.Kernel.LinkByName(b.Bridge)
+	link, arpIgnore, err := c.Host.Kernel.Inspect(b.Bridge)
 	if err != nil {
 		return nil, fmt.Errorf("find bridge %q: %w", b.Bridge, err)
 	}
@@ -104,7 +105,18 @@ func (b *bridge) checkBridge(c *sdk.CmdArgs, r *types100.Result) (*netlink.Bridg
 	case b.PromiscMode != (br.RawFlags&unix.IFF_PROMISC != 0):
 		return nil, fmt.Errorf("bridge %q: promiscuous mode is %v, not %v", b.Bridge, !b.PromiscMode, b.PromiscMode)
 	}
-	return br, b.checkGateways(c, br, r)
+	if own {
+		err = checkMTU(c.Host, br, b.ends(c, r).HostMTU())
+	}
+	if b.answersARP(r) {
+		err = errors.Join(err, veth.CheckARP(b.Bridge, arpIgnore, true))
+	}
+	return br, errors.Join(err, b.checkGateways(c, br, r))
+}
+
+// answersARP reports whether containers ask for the MAC of the bridge with ARP.
+func (b *bridge) answersARP(r *types100.Result) bool {
+	return b.IsGateway && b.Vlan == 0 && slices.ContainsFunc(r.IPs, func(ip *types100.IPConfig) bool { return ip.Gateway.To4() != nil })
 }
 
 // needsARP reports whether the host cannot find out the MACs of its neighbours on the bridge.
@@ -150,7 +162,7 @@ func (b *bridge) checkPort(c *sdk.CmdArgs, r *types100.Result, peer netlink.Link
 		if itf.Sandbox != "" || itf.Name == b.Bridge {
 			continue
 		}
-		_, err := veth.CheckHost(c, itf, peer, br.Index)
+		_, _, err := b.ends(c, r).CheckHost(itf, peer, br.Index)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -200,7 +212,7 @@ func (b *bridge) Bind(ctx context.Context, c *sdk.CmdArgs) error {
 	if _, err := b.restoreBridge(ctx, c, r); err != nil {
 		return err
 	}
-	_, err = b.restorePort(c)
+	_, err = b.restorePort(c, r)
 	return err
 }
 
@@ -209,7 +221,7 @@ func (b *bridge) Bind(ctx context.Context, c *sdk.CmdArgs) error {
 func (b *bridge) isConnected(c *sdk.CmdArgs, r *types100.Result) (bool, error) {
 	host := c.Host.Kernel
 	port, err := host.Port(c.Owner(b.Name).Veth())
-	if err != nil || !port.Up || port.Master == 0 || !b.isGuarded(port) {
+	if err != nil || !port.Up || port.Master == 0 || !b.isGuarded(port) || b.ends(c, r).RestoreHost(&rtnl.Batch{}, port) {
 		return false, err
 	}
 	if !b.IsGateway || b.Vlan != 0 || len(r.IPs) == 0 {

@@ -1,6 +1,8 @@
 package bridge
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,8 +22,8 @@ import (
 
 var _ sdk.Restorer = (*bridge)(nil)
 
-// Repair implements sdk.Repairer: it restores the leases, the bridge with the gateways, the
-// port, masquerading, the MAC check and the VLANs of the port.
+// Repair implements sdk.Repairer: it restores the leases, both ends of the veth, the bridge with the gateways, the
+// port, masquerading, the MAC check and the VLANs of the port. The MTU of the port comes before that of the bridge.
 func (b *bridge) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 	r, err := c.Previous(&b.Common)
 	if err != nil || r == nil {
@@ -31,18 +33,37 @@ func (b *bridge) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 	if errors.Is(leaseErr, lease.ErrTaken) {
 		return leaseErr // another container has the address, and what the host has for it
 	}
-	errs := []error{leaseErr}
+	errs, own := []error{leaseErr}, !sdk.AddedByReference(c, b.Name, r)
+	if own {
+		errs = append(errs, b.ends(c, r).RestoreNames(), b.restoreEnd(c, r))
+	}
 	_, err = b.restoreBridge(ctx, c, r)
 	if errs = append(errs, err); err != nil && !errors.Is(err, rtnl.ErrForeignRoute) && !errors.Is(err, veth.ErrSmallMTU) {
 		return errors.Join(errs...)
 	}
 	// The elements come first: a guarded port without them sends nothing.
 	errs = append(errs, b.restoreGuard(ctx, c, r), b.rules.Restore(ctx, c, r))
-	if !sdk.AddedByReference(c, b.Name, r) {
-		_, err := b.restorePort(c)
-		errs = append(errs, err, b.restoreRouters(c, r), veth.RestoreSourceRules(c, r, veth.Options{}))
+	if own {
+		_, err := b.restorePort(c, r)
+		errs = append(errs, err)
+		if !b.DisableContainerInterface {
+			errs = append(errs, b.ends(c, r).RestoreSandbox(ctx), b.restoreRouters(c, r), veth.RestoreSourceRules(c, r, veth.Options{}))
+		}
 	}
 	return errors.Join(append(errs, b.repairMACGuard(ctx, c, r), b.repairVLANs(c, r))...)
+}
+
+// restoreEnd restores MTU, MAC and alias of the host's end of the veth.
+func (b *bridge) restoreEnd(c *sdk.CmdArgs, r *types100.Result) error {
+	port, err := c.Host.Kernel.Port(c.Owner(b.Name).Veth())
+	if rtnl.IsNotFound(err) {
+		return nil // CHECK reports it
+	}
+	var changes rtnl.Batch
+	if err == nil && b.ends(c, r).RestoreHost(&changes, port) {
+		err = c.Host.Kernel.Apply(&changes)
+	}
+	return err
 }
 
 // Wanted implements sdk.Restorer. Individual CHECKs find rules of macspoofchk, VLANs,
@@ -66,7 +87,7 @@ func (b *bridge) Wanted(_ context.Context, c *sdk.CmdArgs) (*sdk.Wanted, error) 
 	}
 	w.Objects = append(w.Objects, sdk.Object{
 		Key:     "port " + c.Owner(b.Name).Veth(),
-		Restore: func(context.Context) (bool, error) { return b.restorePort(c) },
+		Restore: func(context.Context) (bool, error) { return b.restorePort(c, r) },
 	})
 	b.rules.Want(w, c, r)
 	return w, nil
@@ -78,6 +99,11 @@ func (b *bridge) Wanted(_ context.Context, c *sdk.CmdArgs) (*sdk.Wanted, error) 
 func (b *bridge) restoreBridge(ctx context.Context, c *sdk.CmdArgs, r *types100.Result) (changed bool, err error) {
 	a := &addition{bridge: b, args: c, mac: b.macOf(r)}
 	before, err := c.Host.Kernel.Bridge(b.Bridge)
+	renamed := false
+	if rtnl.IsNotFound(err) {
+		before, err = b.renamedBack(c.Host, a.mac)
+		renamed = err == nil
+	}
 	if err != nil && !rtnl.IsNotFound(err) {
 		return false, err
 	}
@@ -94,12 +120,16 @@ func (b *bridge) restoreBridge(ctx context.Context, c *sdk.CmdArgs, r *types100.
 	if err := a.ensureBridge(ctx); err != nil {
 		return false, err
 	}
-	changed = missing || before.RawFlags&unix.IFF_UP == 0 || b.needsARP(before)
+	changed = missing || renamed || before.RawFlags&unix.IFF_UP == 0 || b.needsARP(before)
 	if own && b.IsGateway && a.mac != nil && a.mac.String() != a.link.HardwareAddr.String() {
 		if err := c.Host.Kernel.LinkSetHardwareAddr(a.link, a.mac); err != nil {
 			return changed, fmt.Errorf("restore MAC of %q: %w", b.Bridge, err)
 		}
 		changed, a.link.HardwareAddr = true, a.mac
+	}
+	fitted, err := b.restoreSettings(c, r, a.link, own)
+	if changed = changed || fitted; err != nil {
+		return changed, err
 	}
 	restored, err := veth.WithIPv6(c.Host.Kernel, b.gatewayName(), r, func(r *types100.Result) (bool, error) {
 		added, err := b.setGateways(ctx, c.Host, a.link, r)
@@ -111,6 +141,50 @@ func (b *bridge) restoreBridge(ctx context.Context, c *sdk.CmdArgs, r *types100.
 		return added, errors.Join(errs...)
 	})
 	return changed || restored, err
+}
+
+// renamedBack gives a bridge that an ADD has created its name again, if another program has renamed it. The MAC
+// that ADD has pinned shows that the interface with the recorded index is still the same. If there is no such bridge, rtnl.IsNotFound is
+// true for the error.
+func (b *bridge) renamedBack(host *sdk.Host, mac net.HardwareAddr) (*netlink.Bridge, error) {
+	index, err := host.Bridges.Index(b.Bridge)
+	if err != nil || index == 0 || !b.IsGateway || mac == nil {
+		return nil, cmp.Or(err, error(unix.ENODEV))
+	}
+	link, err := host.Kernel.LinkByIndex(index)
+	if err != nil {
+		return nil, err
+	}
+	if link.Type() != "bridge" || !bytes.Equal(link.Attrs().HardwareAddr, mac) {
+		return nil, unix.ENODEV
+	}
+	var changes rtnl.Batch
+	changes.SetName(index, b.Bridge)
+	if err := host.Kernel.Apply(&changes); err != nil {
+		return nil, fmt.Errorf("bridge %q, which is now %q: %w", b.Bridge, link.Attrs().Name, err)
+	}
+	return host.Kernel.Bridge(b.Bridge)
+}
+
+// restoreSettings restores the MTU of a bridge that an ADD has created, that it answers ARP requests, and that it is not
+// promiscuous. CHECK reports those of a bridge of the host.
+func (b *bridge) restoreSettings(c *sdk.CmdArgs, r *types100.Result, br *netlink.Bridge, own bool) (changed bool, err error) {
+	if !own {
+		return false, nil
+	}
+	if changed, err = restoreMTU(c.Host, br, b.ends(c, r).HostMTU()); err != nil {
+		return changed, err
+	}
+	if b.answersARP(r) {
+		answers, err := veth.RestoreARP(b.Bridge, true)
+		if changed = changed || answers; err != nil {
+			return changed, err
+		}
+	}
+	if b.PromiscMode || br.RawFlags&unix.IFF_PROMISC == 0 {
+		return changed, nil
+	}
+	return true, c.Host.Kernel.SetPromiscOff(br)
 }
 
 // isOwn reports whether an ADD has created the bridge, which is nil if it is missing.
@@ -149,9 +223,6 @@ func (b *bridge) macOf(r *types100.Result) net.HardwareAddr {
 	return mac
 }
 
-// kernelMetric is the metric of the routes that the kernel makes for IPv6 addresses.
-const kernelMetric = 256
-
 // restoreRoute adds the route to the network of an address, as the kernel makes it when the bridge gets
 // the gateway's address.
 func (b *bridge) restoreRoute(host *rtnl.Host, br *netlink.Bridge, ip *types100.IPConfig) (added bool, err error) {
@@ -174,14 +245,7 @@ func (b *bridge) hasRoute(br *netlink.Bridge, ip *types100.IPConfig) bool {
 
 // routeTo returns the route to the network of an address, as the kernel makes it for its gateway.
 func routeTo(index int, ip *types100.IPConfig) *rtnl.Route {
-	route := &rtnl.Route{
-		Index: index, Dst: &net.IPNet{IP: ip.Address.IP.Mask(ip.Address.Mask), Mask: ip.Address.Mask},
-		Priority: kernelMetric, Protocol: unix.RTPROT_KERNEL,
-	}
-	if ip.Gateway.To4() != nil {
-		route.Priority, route.Scope, route.Src = 0, unix.RT_SCOPE_LINK, ip.Gateway
-	}
-	return route
+	return veth.ConnectedRoute(index, &ip.Address, ip.Gateway)
 }
 
 // checkRoutes returns an error for each network of a result to which no route over the bridge leads.

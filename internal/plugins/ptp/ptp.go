@@ -3,7 +3,6 @@
 package ptp
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -172,7 +171,17 @@ func (a *addition) detach(ctx context.Context) error {
 }
 
 func (a *addition) configure(ctx context.Context) error {
-	return veth.Configure(ctx, a.sandbox, &a.veth, a.result, veth.Options{ViaGateway: true, Behind: a.args.Secondary})
+	return veth.Configure(ctx, a.sandbox, &a.veth, a.result, options(a.args))
+}
+
+// options are those with which the container's end is configured.
+func options(c *sdk.CmdArgs) veth.Options {
+	return veth.Options{ViaGateway: true, Behind: c.Secondary}
+}
+
+// ends returns the ends of the veth of an attachment.
+func (p *ptp) ends(c *sdk.CmdArgs, r *types100.Result) *veth.Ends {
+	return &veth.Ends{Args: c, Common: &p.Common, Result: r, MTU: p.MTU, Options: options(c)}
 }
 
 // addLinkLocal adds the link-local address to the host's end, and the link-local
@@ -262,7 +271,7 @@ func (p *ptp) Check(ctx context.Context, c *sdk.CmdArgs) error {
 	if err := p.ipam.Check(ctx, c); err != nil {
 		return err
 	}
-	peer, err := veth.CheckSandbox(c, r)
+	peer, err := p.ends(c, r).CheckSandbox()
 	if peer == nil {
 		return err
 	}
@@ -272,12 +281,15 @@ func (p *ptp) Check(ctx context.Context, c *sdk.CmdArgs) error {
 func (p *ptp) checkHost(ctx context.Context, c *sdk.CmdArgs, r *types100.Result, peer netlink.Link) error {
 	for _, itf := range r.Interfaces {
 		if itf.Sandbox == "" {
-			link, err := veth.CheckHost(c, itf, peer, 0)
+			link, arpIgnore, err := p.ends(c, r).CheckHost(itf, peer, 0)
 			if err != nil {
 				return err
 			}
 			host, index := c.Host.Kernel, link.Attrs().Index
-			return errors.Join(checkLink(host, link), checkReach(host, index, itf.Name, r), veth.CheckForwarding(host, index, itf.Name, r), p.checkGuard(ctx, c, link, r))
+			if slices.ContainsFunc(r.IPs, func(ip *types100.IPConfig) bool { return ip.Gateway.To4() != nil }) {
+				err = veth.CheckARP(itf.Name, arpIgnore, false)
+			}
+			return errors.Join(err, checkLink(host, link), p.checkReach(c, index, itf.Name, r), veth.CheckForwarding(host, index, itf.Name, r), p.checkGuard(ctx, c, link, r))
 		}
 	}
 	return errors.New("prevResult has no interface of the host")
@@ -300,16 +312,21 @@ func checkLink(host *rtnl.Host, link netlink.Link) error {
 	return err
 }
 
-// checkReach returns an error for each gateway's address that the host's end lacks, and
+// checkReach returns an error for each address that the host's end lacks, and
 // for each of the container's addresses to which the host lacks the route.
-func checkReach(host *rtnl.Host, index int, name string, r *types100.Result) error {
+func (p *ptp) checkReach(c *sdk.CmdArgs, index int, name string, r *types100.Result) error {
+	host := c.Host.Kernel
+	have, err := host.IPs(index)
+	if err != nil {
+		return err
+	}
 	var errs []error
-	for _, ip := range r.IPs {
-		if ip.Gateway != nil {
-			if has, err := host.HasAddress(index, ip.Gateway); err != nil || !has {
-				errs = append(errs, cmp.Or(err, fmt.Errorf("interface %q of the host does not have the address %s", name, ip.Gateway)))
-			}
+	for _, want := range p.hostIPs(c, name, r) {
+		if !slices.ContainsFunc(have, want.Equal) {
+			errs = append(errs, fmt.Errorf("interface %q of the host does not have the address %s", name, want))
 		}
+	}
+	for _, ip := range r.IPs {
 		if has, err := host.HasRoute(index, veth.HostPrefix(ip.Address.IP)); err != nil {
 			errs = append(errs, err)
 		} else if !has {
@@ -320,6 +337,25 @@ func checkReach(host *rtnl.Host, index int, name string, r *types100.Result) err
 		errs = append([]error{veth.CheckMTU(host, name, r)}, errs...) // the cause first
 	}
 	return errors.Join(errs...)
+}
+
+// hostIPs returns the addresses of the host's end: those of the gateways and, as the source of neighbour discovery, the
+// link-local one.
+func (p *ptp) hostIPs(c *sdk.CmdArgs, name string, r *types100.Result) (list []net.IP) {
+	for _, ip := range r.IPs {
+		if ip.Gateway != nil {
+			list = append(list, ip.Gateway)
+		}
+	}
+	if !veth.HasIPv6(r) || sdk.AddedByReference(c, p.Name, r) {
+		return list
+	}
+	for _, itf := range r.Interfaces {
+		if mac, err := net.ParseMAC(itf.Mac); err == nil && len(mac) == 6 && itf.Name == name && itf.Sandbox == "" {
+			list = append(list, veth.LinkLocal(mac))
+		}
+	}
+	return list
 }
 
 // noRoute returns the error that the host lacks the route to an address of the container.
@@ -352,7 +388,7 @@ func (p *ptp) Bind(ctx context.Context, c *sdk.CmdArgs) error {
 	if !c.Unchanged {
 		name := c.Owner(p.Name).Veth()
 		index, flags, stateErr := c.Host.Kernel.State(name)
-		if err = stateErr; err == nil && (!works(flags) || checkReach(c.Host.Kernel, index, name, r) != nil) {
+		if err = stateErr; err == nil && (!works(flags) || p.checkReach(c, index, name, r) != nil) {
 			_, err = p.restoreHost(c, r)
 		} else if err == nil {
 			_, err = veth.EnsureForwarding(c.Host, index, name, r)

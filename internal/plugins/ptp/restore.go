@@ -18,7 +18,7 @@ import (
 var _ sdk.Restorer = (*ptp)(nil)
 
 // Repair implements sdk.Repairer: it restores the leases, the host's end with its addresses and
-// routes, the source guard, masquerading and forwarding.
+// routes, the container's end, the source guard, masquerading and forwarding.
 func (p *ptp) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 	r, err := c.Previous(&p.Common)
 	if err != nil || r == nil {
@@ -32,9 +32,10 @@ func (p *ptp) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 	if sdk.AddedByReference(c, p.Name, r) {
 		hostErr = p.restoreForwarding(c, r)
 	} else {
-		leaveErr := p.leaveBridge(c)
+		ends := p.ends(c, r)
+		linkErr := errors.Join(ends.RestoreNames(), p.restoreLink(c, r))
 		_, hostErr = p.restoreHost(c, r)
-		hostErr = errors.Join(leaveErr, hostErr, p.restoreGuard(ctx, c, r), veth.RestoreSourceRules(c, r, veth.Options{ViaGateway: true}))
+		hostErr = errors.Join(linkErr, hostErr, p.restoreGuard(ctx, c, r), ends.RestoreSandbox(ctx), veth.RestoreSourceRules(c, r, veth.Options{ViaGateway: true}))
 	}
 	return errors.Join(leaseErr, hostErr, p.rules.Restore(ctx, c, r))
 }
@@ -62,16 +63,27 @@ func (p *ptp) Wanted(_ context.Context, c *sdk.CmdArgs) (*sdk.Wanted, error) {
 // works reports whether a link is up, and resolves addresses.
 func works(flags uint16) bool { return flags&(unix.IFF_UP|unix.IFF_NOARP) == unix.IFF_UP }
 
-// leaveBridge detaches the host's end from a bridge that it has become a port of.
-func (p *ptp) leaveBridge(c *sdk.CmdArgs) error {
+// restoreLink restores MTU, MAC and alias of the host's end, detaches it from a bridge that it has become a port of, and
+// makes it answer ARP requests.
+func (p *ptp) restoreLink(c *sdk.CmdArgs, r *types100.Result) error {
 	host, name := c.Host.Kernel, c.Owner(p.Name).Veth()
 	port, err := host.Port(name)
-	if err != nil || !port.Bridged {
+	if err != nil {
 		return err
 	}
 	var changes rtnl.Batch
-	changes.LeaveBridge(port.Index)
-	if err := host.Apply(&changes); err != nil {
+	changed := p.ends(c, r).RestoreHost(&changes, port)
+	if port.Bridged {
+		changed = true
+		changes.LeaveBridge(port.Index)
+	}
+	if changed {
+		err = host.Apply(&changes)
+	}
+	if err == nil {
+		_, err = veth.RestoreARP(name, false)
+	}
+	if err != nil {
 		return fmt.Errorf("interface %q: %w", name, err)
 	}
 	return nil

@@ -50,6 +50,9 @@ type CmdArgs struct {
 	// PortOrder is the place of the allocation among those that have requested one of its host ports,
 	// from 1; 0 if it is not known: see ruleset.Elements.Order.
 	PortOrder int
+	// Later is for CHECK and Repair: what the plugins after this one do with the container's interface. It is nil
+	// if that is not known, because they are not, or because one of them runs as a binary.
+	Later *Later
 	// Binaries are the types of the plugins that ADD ran as binaries; nil if
 	// that is not known. DEL runs these binaries in addition to the native
 	// plugins of the same types.

@@ -26,9 +26,11 @@ type Plugin interface {
 	GC(context.Context, *CmdArgs) error
 }
 
-// Repairer is a plugin that can use the result of its ADD to restore objects of the
-// host that another program removed: rules, addresses of a bridge, sysctls, leases. Of the
-// sandbox it restores only source rules and accept_ra.
+// Repairer is a plugin that can use the result of its ADD to restore what another
+// program has removed or changed: of the host, such as rules, addresses of a bridge,
+// sysctls, leases; and of the container's interface, unless it is not known what later
+// plugins of the chain have made of that: see CmdArgs.Later. Source rules and accept_ra
+// of the container it restores in any case.
 type Repairer interface {
 	Repair(context.Context, *CmdArgs) error
 }

@@ -72,5 +72,6 @@ func (e *Exec) Wanted(ctx context.Context, name string, a *CmdArgs) (w *Wanted, 
 		return w, named(name, err)
 	}
 	_, repairs := p.(Repairer)
-	return &Wanted{Individual: repairs}, nil
+	_, inside := p.(Tuner)
+	return &Wanted{Individual: repairs && !inside}, nil
 }

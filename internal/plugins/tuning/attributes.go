@@ -142,6 +142,30 @@ func (a *attributes) ifSet(set *attributes, link netlink.Link) attributes {
 	return some
 }
 
+// unlike returns those attributes that the link does not have. A link must not be promiscuous unless that was
+// requested.
+func (a *attributes) unlike(link netlink.Link) attributes {
+	have, some := a.of(link), *a
+	if have.MAC == a.MAC {
+		some.MAC = ""
+	}
+	if have.MTU == a.MTU {
+		some.MTU = 0
+	}
+	if equal(have.Allmulti, a.Allmulti) {
+		some.Allmulti = nil
+	}
+	if equal(have.TxQLen, a.TxQLen) {
+		some.TxQLen = nil
+	}
+	on := a.Promisc != nil && *a.Promisc
+	some.Promisc = &on
+	if *flag(link.Attrs(), unix.IFF_PROMISC) == on {
+		some.Promisc = nil
+	}
+	return some
+}
+
 // equal reports whether both are given, and the same.
 func equal[T comparable](a, b *T) bool { return a != nil && b != nil && *a == *b }
 

@@ -14,6 +14,11 @@ import (
 // tuning is the plugin with its configuration.
 type tuning struct{ config }
 
+var (
+	_ sdk.Repairer = (*tuning)(nil)
+	_ sdk.Tuner    = (*tuning)(nil)
+)
+
 var errNoPrevious = sdk.Invalid(errors.New("no prevResult: the plugin must come after one that makes an interface"))
 
 // validate rejects names that would lead out of a directory.
@@ -61,6 +66,47 @@ func (t *tuning) Check(_ context.Context, c *sdk.CmdArgs) error {
 		return fmt.Errorf("link %q: %w", c.IfName, err)
 	}
 	return nil
+}
+
+// Repair implements sdk.Repairer: it sets again what another program has changed.
+func (t *tuning) Repair(_ context.Context, c *sdk.CmdArgs) error {
+	want, _, err := t.prepare(c)
+	if err == nil {
+		err = checkAllowed(want.sysctls)
+	}
+	if err != nil {
+		return err
+	}
+	s, err := c.Sandbox()
+	if err != nil {
+		return err
+	}
+	if checkSysctls(s, want.sysctls, c.IfName) != nil {
+		if _, err := setSysctls(s, want.sysctls, c.IfName); err != nil {
+			return err
+		}
+	}
+	link, err := s.Link(c.IfName)
+	if err != nil {
+		return fmt.Errorf("find link %q: %w", c.IfName, err)
+	}
+	changed := want.link.unlike(link)
+	if changed.empty() {
+		return nil
+	}
+	h, err := s.Handle()
+	if err != nil {
+		return err
+	}
+	return changed.restore(h, link)
+}
+
+// Tune implements sdk.Tuner. The MAC is in the result.
+func (t *tuning) Tune(l *sdk.Later) {
+	if mtu := override(t.MTU, t.args.MTU); mtu != 0 {
+		l.MTU = mtu
+	}
+	l.Sysctls = l.Sysctls || len(t.Sysctl.with(t.args.Sysctl)) > 0
 }
 
 // valid returns the settings with CNI_ARGS.

@@ -100,22 +100,42 @@ func enableIPv6(s *rtnl.Sandbox, name string, dad bool) error {
 }
 
 // addAddress adds one address. With ViaGateway it replaces the kernel's prefix
-// route by two routes: one to the gateway on the link, and one to the network
-// via the gateway. Routes via the gateway are on-link, so that a plugin can make them in
-// another table in any order, as vrf does.
+// route by two routes: see networkRoutes.
 func addAddress(b *rtnl.Batch, index int, ip *types100.IPConfig, o Options) {
-	flags := 0
+	b.AddAddress(index, &ip.Address, addressFlags(ip, o))
+	if !o.ViaGateway {
+		return
+	}
+	for _, route := range networkRoutes(index, ip, o) {
+		b.AddRoute(route)
+	}
+}
+
+func addressFlags(ip *types100.IPConfig, o Options) (flags int) {
 	if ip.Address.IP.To4() == nil && !o.DAD {
 		flags |= rtnl.NoDAD
 	}
-	if !o.ViaGateway {
-		b.AddAddress(index, &ip.Address, flags)
-		return
+	if o.ViaGateway {
+		flags |= rtnl.NoPrefixRoute
 	}
-	b.AddAddress(index, &ip.Address, flags|rtnl.NoPrefixRoute)
+	return flags
+}
+
+// networkRoutes returns the routes to the network of an address. With ViaGateway, one leads to the gateway on the link,
+// and one to the network via the gateway. Routes via the gateway are on-link, so that a plugin can make them in
+// another table in any order, as vrf does. Otherwise it is the one that the kernel makes for the address.
+func networkRoutes(index int, ip *types100.IPConfig, o Options) []*rtnl.Route {
 	network := &net.IPNet{IP: ip.Address.IP.Mask(ip.Address.Mask), Mask: ip.Address.Mask}
-	b.AddRoute(&rtnl.Route{Index: index, Dst: HostPrefix(ip.Gateway), Src: ip.Address.IP, Scope: unix.RT_SCOPE_LINK, Exclusive: true})
-	b.AddRoute(&rtnl.Route{Index: index, Dst: network, Via: ip.Gateway, Src: ip.Address.IP, OnLink: true, Exclusive: true})
+	if o.ViaGateway {
+		return []*rtnl.Route{
+			{Index: index, Dst: HostPrefix(ip.Gateway), Src: ip.Address.IP, Scope: unix.RT_SCOPE_LINK, Exclusive: true},
+			{Index: index, Dst: network, Via: ip.Gateway, Src: ip.Address.IP, OnLink: true, Exclusive: true},
+		}
+	}
+	if ones, bits := network.Mask.Size(); ones == bits {
+		return nil
+	}
+	return []*rtnl.Route{ConnectedRoute(index, network, ip.Address.IP)}
 }
 
 // HostPrefix returns the prefix that contains only one address: /32 or /128.

@@ -28,7 +28,7 @@ func CheckMTU(host *rtnl.Host, link string, r *types100.Result) error {
 		return nil
 	}
 	return fmt.Errorf("%w: that of %q is %d, and the kernel disables IPv6 below %d (RFC 8200); change it: ip link set dev %s mtu %d",
-		ErrSmallMTU, link, found.Attrs().MTU, smallestIP6, link, usualMTU)
+		ErrSmallMTU, link, found.Attrs().MTU, smallestIP6, link, UsualMTU)
 }
 
 // WithIPv6 calls restore, which restores addresses and routes of a result on a link of the host. If

@@ -9,8 +9,10 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 )
 
+// UsualMTU is the kernel's default for a veth.
+const UsualMTU = 1500
+
 const (
-	usualMTU    = 1500 // the kernel's default for a veth
 	smallest    = 68   // of IPv4 (RFC 791), and of a veth
 	smallestIP6 = 1280 // of IPv6 (RFC 8200): the kernel disables IPv6 on links below it
 	largest     = 65535
@@ -47,7 +49,7 @@ func MTU(host *rtnl.Host, configured int, r *types100.Result) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	mtu := usualMTU
+	mtu := UsualMTU
 	if v4 && out.IPv4 != 0 {
 		mtu = min(mtu, max(out.IPv4, smallest))
 	}
@@ -57,7 +59,7 @@ func MTU(host *rtnl.Host, configured int, r *types100.Result) (int, error) {
 	if v6 { // the host sends ICMPv6 Packet Too Big to the container
 		mtu = max(mtu, smallestIP6)
 	}
-	if mtu == usualMTU {
+	if mtu == UsualMTU {
 		return 0, nil
 	}
 	return mtu, nil

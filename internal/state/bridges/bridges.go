@@ -170,5 +170,25 @@ func (s *Store) Recorded(name string, index int) (bool, error) {
 	return false, nil
 }
 
+// Index returns the recorded index of the bridge with a name; 0 if there is none.
+func (s *Store) Index(name string) (index int, err error) {
+	if s == nil {
+		return 0, nil
+	}
+	for _, dir := range []string{s.dir, s.usual} {
+		data, readErr := smallfile.ReadOwn(filepath.Join(dir, name), maxSize)
+		if errors.Is(readErr, fs.ErrNotExist) {
+			continue
+		}
+		if readErr != nil {
+			return 0, fmt.Errorf("record of created bridges: %w", readErr)
+		}
+		if index, err = strconv.Atoi(string(data)); err == nil && index > 0 {
+			return index, nil
+		}
+	}
+	return 0, nil
+}
+
 // maxSize is larger than the text of an index.
 const maxSize = 32

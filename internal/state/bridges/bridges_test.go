@@ -77,6 +77,25 @@ func TestWithoutRecord(t *testing.T) {
 	requireCreated(t, s, true, "br0")
 }
 
+func TestIndex(t *testing.T) {
+	s := with(t.TempDir(), none)
+	require.NoError(t, s.Begin())
+	for _, want := range []int{0, 7, 0} {
+		if want != 0 {
+			require.NoError(t, s.Add("br0", want))
+		}
+		index, err := s.Index("br0")
+		require.NoError(t, err)
+		require.Equal(t, want, index)
+		if want != 0 { // as before the bridge is created
+			require.NoError(t, s.Add("br0", 0))
+		}
+	}
+	index, err := (*Store)(nil).Index("br0")
+	require.NoError(t, err)
+	require.Zero(t, index)
+}
+
 func TestNames(t *testing.T) {
 	s := with(t.TempDir(), none)
 	require.NoError(t, s.Begin())
