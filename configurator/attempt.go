@@ -41,7 +41,7 @@ func (c *Configurator) addWithRetries(ctx context.Context, p *plan.Plan) (*Statu
 			}
 			continue
 		}
-		if failures.count >= c.cfg.Retry.Attempts || held || !transient(err) || c.isFull(p, err) || ctx.Err() != nil {
+		if failures.count >= c.cfg.Retry.Attempts || held || !transient(err) || c.isFull(p, err) || c.mayGiveRoom(err) || ctx.Err() != nil {
 			return nil, failures.join(c.deleteRecord(p.ID))
 		}
 		wait := c.cfg.Retry.Delay + c.jitter(c.cfg.Retry.Jitter)

@@ -173,7 +173,7 @@ func TestOneInterface(t *testing.T) {
 			require.Len(t, status.Ports, 2)
 			require.NoError(t, h.Teardown(t.Context(), a))
 			var got [][]string
-			for _, call := range h.calls() {
+			for _, call := range h.changes() {
 				var conf struct{ RuntimeConfig map[string]json.RawMessage }
 				require.NoError(t, json.Unmarshal(call.Stdin, &conf))
 				var names []string
@@ -248,7 +248,7 @@ func TestInterfaceBehindLoopback(t *testing.T) {
 	a.Networks, a.Interface = []string{"lo", "a", "b"}, "eth1"
 	_, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)
-	calls := h.calls()
+	calls := h.changes()
 	require.Len(t, calls, 2)
 	require.Equal(t, []string{"eth1", "eth0"}, []string{calls[0].IfName, calls[1].IfName})
 

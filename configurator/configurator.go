@@ -57,6 +57,7 @@ type Configurator struct {
 	teardowns *teardownCache
 	backlog   *backlog
 	pools     []*pool
+	room      room
 	monitor   *watch.Monitor // nil without pools
 
 	journal *journal.Journal // nil for none
@@ -122,6 +123,7 @@ func New(cfg Config) (*Configurator, error) {
 
 		teardowns: new(teardownCache),
 		backlog:   newBacklog(cfg.Backlog),
+		room:      room{pause: roomPause},
 
 		journal: history,
 		warned:  new(loggedOnce),

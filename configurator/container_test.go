@@ -144,7 +144,7 @@ func TestInterfaceOfTheSecondNetwork(t *testing.T) {
 	_, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)
 	var names []string
-	for _, c := range h.calls() {
+	for _, c := range h.changes() {
 		names = append(names, c.IfName)
 	}
 	require.Equal(t, []string{"eth1", "eth0", "eth2"}, names)

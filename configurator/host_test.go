@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -172,6 +173,12 @@ func (h *testHost) calls() []fakeplugin.Call {
 	calls, err := fakeplugin.Calls(h.log)
 	require.NoError(h.t, err)
 	return calls
+}
+
+// changes returns the calls of the fake plugins but for CHECK, which Setup runs after some ADDs.
+func (h *testHost) changes() []fakeplugin.Call {
+	h.t.Helper()
+	return slices.DeleteFunc(h.calls(), func(c fakeplugin.Call) bool { return c.Command == "CHECK" })
 }
 
 // found returns a status as a later Setup or a record returns it.

@@ -32,6 +32,7 @@ type running struct {
 // operation runs an operation, calls the Observer and logs the success at level debug.
 // Without an Observer and that level, it only calls do.
 func (c *Configurator) operation(ctx context.Context, name, id string, do func(context.Context) error) error {
+	do = c.yielding(name, do)
 	observer := c.cfg.Observer
 	if observer == nil && !c.cfg.Logger.IsDebug() {
 		return do(ctx)

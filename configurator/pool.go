@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/allocnet/allocnet/internal/exhausted"
 	"github.com/allocnet/allocnet/internal/netlink/watch"
 	"github.com/allocnet/allocnet/internal/plan"
 	"github.com/allocnet/allocnet/internal/redact"
@@ -43,7 +44,8 @@ type PoolStatus struct {
 	// pool empty. Discarded counts the prepared namespaces that were destroyed
 	// without being used: because the network's configuration has changed, because
 	// another program has removed something of them, because a Setup needed their
-	// addresses, or because the pool was closed.
+	// addresses, because the process or the host had no descriptor, memory or network
+	// namespace left, or because the pool was closed.
 	Taken, Dry, Discarded uint64
 	// Err is why the last namespace could not be prepared; nil if it could.
 	Err error
@@ -144,6 +146,7 @@ func (c *Configurator) isSlot(r *record.Record) bool {
 func (c *Configurator) fill(ctx context.Context, p *pool) {
 	pause := fillRetry
 	for p.awaitRoom(ctx) {
+		since := c.room.moment()
 		s, err := c.newSlot(ctx, p)
 		if err == nil {
 			s.survives = c.leasesSurvive(s.Networks[0])
@@ -152,6 +155,7 @@ func (c *Configurator) fill(ctx context.Context, p *pool) {
 			continue
 		}
 		p.giveUp(s, err)
+		c.giveRoom(ctx, since, err) // for the Setups, which fail as well
 		if ctx.Err() != nil {
 			return
 		}
@@ -173,7 +177,7 @@ func (c *Configurator) watchPool(ctx context.Context, p *pool) {
 	for ctx.Err() == nil {
 		c.present() // reads the notifications, which would fill the buffer
 		n, err := c.lookup(p.Network)
-		old := p.takeIf(func(s *slot) bool { return err != nil || !s.isOf(n) })
+		old := p.takeIf(func(s *slot) bool { return err != nil && !exhausted.Is(err) || err == nil && !s.isOf(n) })
 		if len(old) > 0 {
 			c.cfg.Logger.Info("the configuration of the network has changed; discarding prepared network namespaces", "network", p.Network, "count", len(old))
 		}
@@ -185,7 +189,8 @@ func (c *Configurator) watchPool(ctx context.Context, p *pool) {
 		if time.Now().After(again) {
 			failed = p.takeAll(&p.failed)
 		}
-		if err := c.discard(p, slices.Concat(old, damaged, failed)); err != nil {
+		err = errors.Join(c.discard(p, slices.Concat(old, damaged)), c.discardAtOnce(p, failed, 1))
+		if err != nil {
 			c.warnNotRemoved(p, err)
 			again = time.Now().Add(pause)
 			pause = min(2*pause, maxFillRetry)
@@ -364,6 +369,11 @@ func (c *Configurator) warnNotRemoved(p *pool, err error) {
 // discard removes slots that the caller has taken out of the pool. The pool keeps those that it cannot
 // remove.
 func (c *Configurator) discard(p *pool, slots []*slot) error {
+	return c.discardAtOnce(p, slots, c.concurrency)
+}
+
+// discardAtOnce is discard of a number of slots at a time. A process that is exhausted can remove one.
+func (c *Configurator) discardAtOnce(p *pool, slots []*slot, atOnce int) error {
 	byID := map[string]*slot{}
 	for _, s := range slots {
 		byID[s.ID] = s
@@ -378,7 +388,7 @@ func (c *Configurator) discard(p *pool, slots []*slot) error {
 		return true, err
 	}
 	var errs []error
-	for _, o := range each(ctx, c.concurrency, slices.Sorted(maps.Keys(byID)), remove) {
+	for _, o := range each(ctx, atOnce, slices.Sorted(maps.Keys(byID)), remove) {
 		if o.err == nil {
 			delete(byID, o.id)
 		}

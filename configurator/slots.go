@@ -31,7 +31,7 @@ type pool struct {
 	status  PoolStatus
 	wake    chan struct{} // has a value if there may be room for a slot
 	pending []*slot       // to be discarded by watchPool
-	failed  []*slot       // that could not be removed; watchPool tries again
+	failed  []*slot       // that could not be removed, or were shed; watchPool removes them
 	recheck bool          // another program may have damaged slots
 	tend    chan struct{} // has a value if watchPool has something to do
 	stop    context.CancelFunc

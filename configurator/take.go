@@ -15,6 +15,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/allocnet/allocnet/internal/engine"
+	"github.com/allocnet/allocnet/internal/exhausted"
 	"github.com/allocnet/allocnet/internal/hostports"
 	"github.com/allocnet/allocnet/internal/plan"
 	"github.com/allocnet/allocnet/internal/redact"
@@ -257,7 +258,7 @@ func (c *Configurator) undoTake(ctx context.Context, t *taking, cause error) err
 	errs := []error{ended, c.removeLocked(ctx, t.Plan)}
 	t.Sandbox = nil
 	errs = append(errs, c.discard(t.pool, []*slot{t.slot}))
-	if ended == nil && !errors.Is(cause, ErrPortTaken) {
+	if ended == nil && !errors.Is(cause, ErrPortTaken) && !exhausted.Is(cause) {
 		t.pool.discardAll()
 	}
 	_, err := c.netns.Destroy(t.ID, netns.Every)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/cmd/internal/pluginfiles"
 	"github.com/allocnet/allocnet/internal/engine/pluginexec"
@@ -32,6 +33,11 @@ const published = `{"cniVersion": "1.0.0", "name": "net", "plugins": [
 func runtimeOf(t *testing.T) (*pluginDir, *libcni.CNIConfig, *libcni.NetworkConfigList) {
 	t.Helper()
 	privhost.Require(t, "iptables", "ip6tables")
+	t.Cleanup(func() {
+		if link, err := netlink.LinkByName("brattached"); err == nil {
+			require.NoError(t, netlink.LinkDel(link))
+		}
+	})
 	p := newPluginDir(t)
 	for _, name := range []string{"bridge", "firewall", "host-local", "portmap"} {
 		reference, err := os.ReadFile(refplugins.Path(t, name))

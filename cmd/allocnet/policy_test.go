@@ -223,7 +223,7 @@ func TestCompletePolicies(t *testing.T) {
 		require.NotContains(t, got, "isolated")
 		got = complete(append(command, "no-metadata,")...)
 		require.Contains(t, got, "no-metadata,isolated\t")
-		require.Equal(t, 4, strings.Count(got, "no-metadata,"))
+		require.Equal(t, 5, strings.Count(got, "no-metadata,"))
 		require.Contains(t, complete(append(command, "./p")...), ":0", "files")
 	}
 }

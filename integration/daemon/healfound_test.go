@@ -35,13 +35,14 @@ func TestHealWhatARequestFinds(t *testing.T) {
 	d.awaitHeal(heals, func(h *client.Heal) bool { return h.Cause == "drift" && h.Restored == 1 })
 	require.Zero(t, unhealthy(), "restored")
 
-	inside := "nsenter --net=" + d.allocs[0].Netns + " ip route "
-	testbed.Shell(t, inside+"del default")
+	record, err := d.client().Get(t.Context(), "a0")
+	require.NoError(t, err)
+	testbed.Shell(t, "ip route add unreachable "+record.Status.Address)
 	report, err := d.client().Repair(t.Context())
 	require.Error(t, err)
 	require.Equal(t, []string{"a0"}, report.Broken)
 	require.EqualValues(t, 1, unhealthy())
-	testbed.Shell(t, inside+"add default via 10.99.0.1")
+	testbed.Shell(t, "ip route del unreachable "+record.Status.Address)
 	report, err = d.client().Repair(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{"a0"}, report.Healthy)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/configurator"
@@ -79,6 +80,9 @@ func TestHealForeignRoute(t *testing.T) {
 func TestHealSmallMTU(t *testing.T) {
 	for _, plugin := range []string{"bridge", "ptp"} {
 		t.Run(plugin, func(t *testing.T) {
+			if bridge, err := netlink.LinkByName("br-test"); err == nil { // a former test's is the host's
+				require.NoError(t, netlink.LinkDel(bridge))
+			}
 			d := newHealingHost(t, onlyNotified, testbed.Chain(plugin, testbed.Dual, ""))
 			link, answers := d.veth(0), d.overIPv6()
 			if plugin == "bridge" {

@@ -2,7 +2,9 @@ package daemon
 
 import (
 	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -45,11 +47,14 @@ func TestDaemonSecondDefaultRoute(t *testing.T) {
 		r.ok("del", networks[turn], netns, name(turn))
 		answers(1 - turn)
 		r.ok("del", networks[1-turn], netns, name(1-turn))
-		testbed.Within(t, netns, func() error {
-			rules, err := testbed.Output("ip", "rule")
-			require.NotContains(t, rules, "from 10.9", "no rule is left")
-			return err
-		})
+		require.Eventually(t, func() (gone bool) { // with the links, after the answer
+			testbed.Within(t, netns, func() error {
+				rules, err := testbed.Output("ip", "rule")
+				gone = !strings.Contains(rules, "from 10.9")
+				return err
+			})
+			return gone
+		}, 20*time.Second, 10*time.Millisecond, "no rule is left")
 	}
 	require.Empty(t, r.h.phases())
 }

@@ -98,14 +98,14 @@ func (c *collector) regular(path, mode string) error {
 }
 
 // isShared reports, by its name, whether all attachments share a file: lock
-// files, host-local's files with the last reserved address, the markers of
+// files, host-local's files with the last reserved address, the times at which addresses were released, the markers of
 // forward-accept rules, the record of bridges of the host, the subnets of the embedded network,
 // and the history of operations. Their contents matter only
 // to the programs that write them.
 func isShared(path string) bool {
 	dir, name := filepath.Split(path)
 	return strings.HasPrefix(name, "journal.jsonl") || slices.Contains([]string{"forwarding", "bridges"}, filepath.Base(dir)) ||
-		slices.Contains([]string{"lock", "subnets"}, name) || strings.HasSuffix(name, ".lock") || strings.HasPrefix(name, "last_reserved_ip.")
+		slices.Contains([]string{"lock", "subnets", ".released"}, name) || strings.HasSuffix(name, ".lock") || strings.HasPrefix(name, "last_reserved_ip.")
 }
 
 // isIndex reports whether path is a link of the index that allocnet keeps next

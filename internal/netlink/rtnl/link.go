@@ -194,15 +194,6 @@ func (b *Batch) SetUp(index int) {
 	putLink(b.begin("bring up link", unix.RTM_NEWLINK, 0), index, unix.IFF_UP)
 }
 
-// Announce makes a link that is up announce its addresses to its neighbours, which update their entries
-// of them: IPv4 ones with arp_notify, which SetUp sets, IPv6 ones with ndisc_notify. mac is the one that
-// the link has.
-func (b *Batch) Announce(index int, mac net.HardwareAddr) {
-	r := b.begin("announce addresses of link", unix.RTM_NEWLINK, 0)
-	putLink(r, index, 0)
-	r.Attribute(unix.IFLA_ADDRESS, mac) // the kernel announces also if it does not change
-}
-
 // SetDown takes a link of the host down that is to be deleted later: no packet passes it
 // any more, and the kernel removes the routes through it. If the link does not exist,
 // found is false and err is nil.

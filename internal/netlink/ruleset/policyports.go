@@ -25,11 +25,12 @@ import (
 
 // chainPoliced is the chain for packets from such a port, chainToPoliced
 // that for packets to one, and chainToOther that for packets from such a port to
-// another guarded one.
+// another guarded one. chainFromPoliced is that for packets that the bridge forwards from such a port.
 const (
-	chainPoliced   = "policed"
-	chainToPoliced = "to_policed"
-	chainToOther   = "policed_to_port"
+	chainPoliced     = "policed"
+	chainToPoliced   = "to_policed"
+	chainToOther     = "policed_to_port"
+	chainFromPoliced = "from_policed"
 	// chainTagged is the chain for frames that arrived with a VLAN tag.
 	chainTagged = "arrived_tagged"
 )
@@ -51,27 +52,29 @@ const afterIP = 10
 
 // policedChains returns the chains for the ports of attachments with a policy.
 func (t *table) policedChains() []chain {
-	port := func(link expr.MetaKey) rule {
-		to := chainPoliced
-		if link == expr.MetaKeyOIFNAME {
-			to = chainToPoliced
-		}
+	port := func(link expr.MetaKey, to string) rule {
 		return newRule("ports with a policy", &expr.Meta{Key: link, Register: 1}, inSet(t.policed), jump(to))
 	}
-	fromPoliced := []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, inSet(t.policed)}
 	tagged := append([]expr.Any{&expr.Meta{Key: expr.MetaKeyMARK, Register: 1}}, anyBit(ForwardMark)...)
 	input := newChain("policed_input", base("filter", hookBridgeInput, beforeIP),
 		newRule("arrived with a VLAN tag: clear the mark", slices.Concat(tagged, setMark(0))...),
-		port(expr.MetaKeyIIFNAME))
+		port(expr.MetaKeyIIFNAME, chainPoliced))
 	forward := newChain("policed_forward", base("filter", hookBridgeForward, beforeIP),
+		newRule("ICMPv6 to a group", slices.Concat(toGroup(), icmp6, toGuarded(), []expr.Any{jump(chainToRouters)})...),
 		newRule("arrived with a VLAN tag", slices.Concat(tagged, []expr.Any{jump(chainTagged)})...),
-		port(expr.MetaKeyIIFNAME), port(expr.MetaKeyOIFNAME),
-		newRule("VLAN tag of the bridge", slices.Concat(fromPoliced, etherType(unix.ETH_P_8021Q), counted(drop()))...),
-		newRule("VLAN service tag of the bridge", slices.Concat(fromPoliced, etherType(unix.ETH_P_8021AD), counted(drop()))...),
-		newRule("from a port with a policy to another one", slices.Concat(fromPoliced, toReady(),
+		port(expr.MetaKeyIIFNAME, chainFromPoliced), port(expr.MetaKeyOIFNAME, chainToPoliced))
+	output := newChain("policed_output", base("filter", hookBridgeOutput, beforeIP), port(expr.MetaKeyOIFNAME, chainToPoliced))
+	return append(t.taggedChains(tagged), t.policedChain(), t.toPolicedChain(), t.toOtherChain(), t.fromPolicedChain(), input, forward, output)
+}
+
+// fromPolicedChain returns the chain for packets that the bridge forwards from a port.
+func (t *table) fromPolicedChain() chain {
+	return newChain(chainFromPoliced, hook{},
+		newRule("packets from the port", jump(chainPoliced)),
+		newRule("VLAN tag of the bridge", append(etherType(unix.ETH_P_8021Q), counted(drop())...)...),
+		newRule("VLAN service tag of the bridge", append(etherType(unix.ETH_P_8021AD), counted(drop())...)...),
+		newRule("to another guarded port", slices.Concat(toReady(),
 			[]expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}, notInSet(t.unaddressed), jump(chainToOther)})...))
-	output := newChain("policed_output", base("filter", hookBridgeOutput, beforeIP), port(expr.MetaKeyOIFNAME))
-	return append(t.taggedChains(tagged), t.policedChain(), t.toPolicedChain(), t.toOtherChain(), input, forward, output)
 }
 
 // taggedChains returns the chain that marks frames with VLAN tags, and that for such frames that are forwarded.

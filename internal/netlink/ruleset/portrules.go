@@ -14,6 +14,7 @@ import (
 const (
 	chainFromPort  = "from_port"
 	chainToPort    = "to_port"
+	chainToRouters = "to_routers"
 	chainOwnMAC    = "own_mac"
 	chainOwnIP6    = "own_ip6"
 	chainOwnICMP6  = "own_icmp6"
@@ -71,6 +72,7 @@ func (t *table) portChains() []chain {
 		newChain("own_frames", base("filter", hookBridgePrerouting, portGuard),
 			newRule("from a guarded port", append(fromGuarded(), goTo(chainFromPort))...)),
 		t.toPort(),
+		toRouters(),
 		newChain("frames_to_ports", base("filter", hookBridgePostrouting, portExit),
 			newRule("to a guarded port", append(toReady(), goTo(chainToPort))...),
 			newRule("to a port that is being set up or removed", append(toGuarded(), counted(drop())...)...)),
@@ -83,9 +85,19 @@ func (t *table) toPort() chain {
 	own := []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1},
 		&expr.Payload{Base: expr.PayloadBaseLLHeader, Offset: 0, Len: macLen, DestRegister: register(unix.IFNAMSIZ)}, inSet(t.macs), goTo(chainPermitted)}
 	return newChain(chainToPort, hook{},
+		newRule("for a group", append(toGroup(), goTo(chainPermitted))...), // first, because a bridge copies it to all ports
 		newRule("for the port's own MAC", own...),
-		newRule("for a group", append(toGroup(), goTo(chainPermitted))...),
 		newRule("for another MAC", counted(drop())...))
+}
+
+// toRouters drops what only routers read, which are not behind guarded ports: reports of multicast groups, as switches
+// keep them from hosts (RFC 4541, section 2.1.1), and solicitations of routers. When its link comes up, the kernel of a
+// container sends several of them, and a bridge would copy each of them to all ports.
+func toRouters() chain {
+	return newChain(chainToRouters, hook{},
+		newRule("reports multicast groups, or solicits routers", transport(0, 1, 0),
+			&expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: []byte{mldReport}, ToData: []byte{routerSolicitation}}, drop()),
+		newRule("reports multicast groups", append(icmpType(mld2Report), drop())...))
 }
 
 // heldPortChains returns the chains that mark frames of guarded ports before the guard, and
@@ -210,6 +222,7 @@ const (
 	mldQuery               = 130
 	mldReport              = 131
 	mldDone                = 132
+	routerSolicitation     = 133
 	routerAdvertisement    = 134
 	neighbourSolicitation  = 135
 	neighbourAdvertisement = 136

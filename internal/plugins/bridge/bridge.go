@@ -1,7 +1,6 @@
 package bridge
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +26,7 @@ type addition struct {
 	veth    rtnl.Veth
 	result  *types100.Result
 	mac     net.HardwareAddr // of a bridge that has to be created; nil for a random one
+	lastUse []time.Time      // of the addresses; empty if the IPAM plugin does not know it
 }
 
 // Add implements sdk.Plugin.
@@ -162,6 +162,7 @@ func setSysctls(bridge string) {
 }
 
 func (a *addition) allocate(ctx context.Context) error {
+	a.args.LastUse = &a.lastUse
 	// A bridge without the host's address may have addresses that others have elsewhere.
 	r, err := a.ipam.Allocate(ctx, a.args, a.Name, a.IsGateway || a.IPMasq)
 	if err != nil {
@@ -255,7 +256,9 @@ func (a *addition) configure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return veth.Configure(ctx, a.sandbox, &a.veth, a.result, a.options(a.args))
+	o := a.options(a.args)
+	o.NotifyLater = true
+	return veth.Configure(ctx, a.sandbox, &a.veth, a.result, o)
 }
 
 // bringPortUp brings up a port with VLANs, and one without the source guard.
@@ -387,31 +390,8 @@ func (a *addition) setUpPort() error {
 
 // awaitReception waits until the container accepts packets for its addresses.
 func (a *addition) awaitReception(ctx context.Context) error {
-	return a.sandbox.AwaitReception(ctx, a.veth.PeerIndex, veth.IPs(a.result)...)
-}
-
-// announce tells the neighbours on the bridge the MAC of the container's addresses: they may have that of
-// an earlier container, and send to it for up to a minute. If later binaries follow, it does so before them,
-// because an announcement removes the container's own entries of neighbours, and again if they have
-// changed the MAC.
-func (a *addition) announce(context.Context) error {
-	var announced net.HardwareAddr
-	if a.args.Passes() {
-		announced = a.veth.PeerMAC
-		a.announceMAC(announced)
+	if err := a.sandbox.AwaitReception(ctx, a.veth.PeerIndex, veth.IPs(a.result)...); err != nil {
+		return err
 	}
-	a.args.AtEnd(func(r *types100.Result) {
-		if mac, ok := containerMAC(a.args, r); ok && !bytes.Equal(mac, announced) {
-			a.announceMAC(mac)
-		}
-	})
-	return nil
-}
-
-func (a *addition) announceMAC(mac net.HardwareAddr) {
-	var changes rtnl.Batch
-	changes.Announce(a.veth.PeerIndex, mac)
-	if err := a.sandbox.Apply(&changes); err != nil {
-		a.args.Host.Log.Warn("neighbours may send to an earlier container with the same address for up to a minute", "container", a.args.ContainerID, "because", err)
-	}
+	return veth.NotifyIPv6(a.sandbox, a.args.IfName, a.result)
 }

@@ -17,21 +17,28 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/skip"
 )
 
+// message6 returns an ICMPv6 message from the link-local address of a station.
+func (s station) message6(kind byte, to netip.Addr, content ...byte) []byte {
+	return withChecksum(2, ipv6(s.linkLocal, to, unix.IPPROTO_ICMPV6, append([]byte{kind, 0, 0, 0}, content...)))[40:]
+}
+
+// toGroup6 returns a frame from a station to a group of IPv6.
+func (s station) toGroup6(to netip.Addr, next byte, content ...[]byte) []byte {
+	packet := ipv6(s.linkLocal, to, next, content...)
+	packet[7] = 1 // the hop limit
+	return ether(append(net.HardwareAddr{0x33, 0x33}, to.AsSlice()[12:]...), s.mac, unix.ETH_P_IPV6, packet)
+}
+
+// options returns hop-by-hop options with the alert of routers, as messages about multicast groups have them.
+func options(next byte) []byte { return []byte{next, 0, 5, 2, 0, 0, 1, 0} }
+
 // queries returns frames with which a station poses as a multicast router, to the groups that a bridge
 // listens to.
 func queries(own station) map[string][]byte {
 	allNodes, snoopers4 := netip.MustParseAddr("ff02::1"), netip.MustParseAddr("224.0.0.106")
 	const ah = unix.IPPROTO_AH
-	options := func(next byte) []byte { return []byte{next, 0, 5, 2, 0, 0, 1, 0} }
 	authentication := []byte{unix.IPPROTO_ICMPV6, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1}
-	message := func(kind byte, to netip.Addr, content ...byte) []byte {
-		return withChecksum(2, ipv6(own.linkLocal, to, unix.IPPROTO_ICMPV6, append([]byte{kind, 0, 0, 0}, content...)))[40:]
-	}
-	to6 := func(to netip.Addr, next byte, content ...[]byte) []byte {
-		packet := ipv6(own.linkLocal, to, next, content...)
-		packet[7] = 1 // the hop limit
-		return ether(append(net.HardwareAddr{0x33, 0x33}, to.AsSlice()[12:]...), own.mac, unix.ETH_P_IPV6, packet)
-	}
+	message, to6 := own.message6, own.toGroup6
 	to4 := func(to netip.Addr, protocol, offset byte, content ...byte) []byte {
 		group := to.As4()
 		mac := net.HardwareAddr{1, 0, 0x5e, group[1] & 0x7f, group[2], group[3]}
@@ -150,4 +157,46 @@ func TestBridgeGuardOfMulticastGroups(t *testing.T) {
 	groups := strings.Count(output(t, "bridge", "mdb", "show", "dev", "br0"), port+" grp")
 	require.LessOrEqual(t, groups, 256)
 	require.Greater(t, groups, 200)
+}
+
+// TestBridgeGuardOfReports: what only routers read does not reach guarded ports, whose containers are none. The bridge
+// learns groups from it all the same, and other ports receive it.
+func TestBridgeGuardOfReports(t *testing.T) {
+	g := newGuardTest(t)
+	_, result, out := g.add("sender", guardedBridge())
+	_, _, unguarded := g.add("unguarded", with(guardedBridge(), "sourceGuard", false))
+	own := stationOf(t, result)
+	const report, solicitation, toExclude = 143, 133, 4
+	group, routers, allReports := netip.MustParseAddr("ff02::1:ff77:7777"), netip.MustParseAddr("ff02::2"), netip.MustParseAddr("ff02::16")
+	end := namedFrame{name: ".the end", frame: ether(net.HardwareAddr{255, 255, 255, 255, 255, 255}, own.mac, unix.ETH_P_ARP, arp(1, own.mac, own.ip4, g.neighbour.ip4))}
+	for _, frame := range [][]byte{
+		own.toGroup6(allReports, 0, options(unix.IPPROTO_ICMPV6), own.message6(report, allReports, append([]byte{0, 0, 0, 1, toExclude, 0, 0, 0}, group.AsSlice()...)...)),
+		own.toGroup6(routers, unix.IPPROTO_ICMPV6, own.message6(solicitation, routers, 0, 0, 0, 0)),
+		end.whole(),
+	} {
+		_, err := unix.Write(out, frame)
+		require.NoError(t, err)
+	}
+	seen := func(in int) (kinds []byte) {
+		for buf := make([]byte, 2000); ; {
+			n, err := unix.Read(in, buf)
+			require.NoError(t, err)
+			frame := append(slices.Clone(buf[:n]), make([]byte, 64)...)
+			switch {
+			case strings.HasSuffix(string(buf[:n]), end.name):
+				return kinds
+			case !slices.Equal(frame[6:12], []byte(own.mac)), binary.BigEndian.Uint16(frame[12:]) != unix.ETH_P_IPV6:
+			case frame[20] == unix.IPPROTO_HOPOPTS:
+				kinds = append(kinds, frame[62])
+			case frame[20] == unix.IPPROTO_ICMPV6:
+				kinds = append(kinds, frame[54])
+			}
+		}
+	}
+	guarded, others := seen(g.in), seen(unguarded)
+	for _, kind := range []byte{report, solicitation} {
+		require.NotContains(t, guarded, kind)
+		require.Contains(t, others, kind)
+	}
+	require.Contains(t, output(t, "bridge", "mdb", "show", "dev", "br0"), hostEnd(result)+" grp "+group.String())
 }

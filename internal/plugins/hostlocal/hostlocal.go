@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -83,13 +84,19 @@ func (p *hostLocal) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, 
 	if err != nil {
 		return nil, err
 	}
-	inUse := c.InUse(ctx, p.Name)
+	inUse, lastUse := c.InUse(ctx, p.Name), make([]time.Time, len(requests))
 	for i := range requests {
 		requests[i].InUse = inUse
+		if c.LastUse != nil {
+			requests[i].LastUse = &lastUse[i]
+		}
 	}
 	addrs, err := leases.Reserve(ctx, owner(c), requests)
 	if err != nil {
 		return nil, err
+	}
+	if c.LastUse != nil {
+		*c.LastUse = lastUse
 	}
 	if leases.Unmarked() {
 		p.warnUnmarked(leases, c.Host.Log)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -64,6 +65,10 @@ type CmdArgs struct {
 	Additions *Additions
 	// Removals collects what Disconnect removes; nil removes it at once.
 	Removals *Removals
+	// LastUse is where an IPAM plugin whose ADD another plugin delegates stores when the addresses of its result were in
+	// use before, in their order: see lease.Request. It leaves LastUse empty if it does not know. nil if the other
+	// plugin does not ask.
+	LastUse *[]time.Time
 	// Unchanged is for a Binder: no other program has changed the rules, nor the links
 	// of the result, since its ADD.
 	Unchanged bool

@@ -24,6 +24,9 @@ type Options struct {
 	// ViaGateway routes all traffic through the gateway, including that to the
 	// address's own network.
 	ViaGateway bool
+	// NotifyLater leaves it to NotifyIPv6 to make the interface announce IPv6 addresses. The
+	// kernel would announce the link-local one when the link comes up.
+	NotifyLater bool
 	// Behind keeps the routes of other interfaces in use: those of the result come after
 	// them.
 	Behind bool
@@ -35,7 +38,7 @@ func Configure(ctx context.Context, s *rtnl.Sandbox, v *rtnl.Veth, r *types100.R
 	index := v.PeerIndex
 	v6 := HasIPv6(r)
 	if v6 {
-		if err := enableIPv6(s, v.PeerName, o.DAD); err != nil {
+		if err := enableIPv6(s, v.PeerName, o); err != nil {
 			return err
 		}
 	}
@@ -83,20 +86,35 @@ func IPs(r *types100.Result) []net.IP {
 // enableIPv6 enables IPv6 on the interface and on loopback, and makes the
 // interface keep its addresses while it is down, and announce them as IPv4 ones: see
 // rtnl.Batch.SetUp.
-func enableIPv6(s *rtnl.Sandbox, name string, dad bool) error {
+func enableIPv6(s *rtnl.Sandbox, name string, o Options) error {
 	return s.Do(func() error {
 		conf := "net/ipv6/conf/"
 		err := errors.Join(
 			rtnl.SetSysctl(conf+"lo/disable_ipv6", "0"),
 			rtnl.SetSysctl(conf+name+"/disable_ipv6", "0"),
 			rtnl.SetSysctl(conf+name+"/keep_addr_on_down", "1"),
-			rtnl.SetSysctl(conf+name+"/ndisc_notify", "1"),
 		)
-		if dad {
+		if !o.NotifyLater {
+			err = errors.Join(err, setNDISCNotify(name))
+		}
+		if o.DAD {
 			return errors.Join(err, rtnl.SetSysctl(conf+name+"/enhanced_dad", "1"), rtnl.SetSysctl(conf+name+"/accept_dad", "1"))
 		}
 		return errors.Join(err, rtnl.SetSysctl(conf+name+"/accept_dad", "0"))
 	})
+}
+
+func setNDISCNotify(name string) error {
+	return rtnl.SetSysctl("net/ipv6/conf/"+name+"/ndisc_notify", "1")
+}
+
+// NotifyIPv6 makes the interface announce its IPv6 addresses whenever its link gets another MAC, or goes
+// down and up. It does nothing without such addresses.
+func NotifyIPv6(s *rtnl.Sandbox, name string, r *types100.Result) error {
+	if !HasIPv6(r) {
+		return nil
+	}
+	return s.Do(func() error { return setNDISCNotify(name) })
 }
 
 // addAddress adds one address. With ViaGateway it replaces the kernel's prefix

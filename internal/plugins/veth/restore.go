@@ -134,7 +134,7 @@ func (e *Ends) restoreAddresses(s *rtnl.Sandbox, link netlink.Link, i int) (chan
 			continue
 		}
 		if ip.Address.IP.To4() == nil {
-			if err := enableIPv6(s, e.Args.IfName, e.DAD); err != nil {
+			if err := enableIPv6(s, e.Args.IfName, e.Options); err != nil {
 				return changed, err
 			}
 		}

@@ -46,45 +46,51 @@ func (s *Store) Unmarked() bool { return s.unmarked && s.Survives() }
 //
 // A crash at any instant leaves each lease either as it was or reclaimed.
 func (s *Store) Reclaim(ctx context.Context) error {
-	unlock, err := s.lockWith(ctx, 0)
+	lock, err := s.lockWith(ctx, 0)
 	if errors.Is(err, fs.ErrNotExist) { // every program that writes leases creates the lock
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	defer unlock()
-	return s.reclaim()
+	defer lock.unlock()
+	x := s.openIndex(lock)
+	if err := x.reclaim(); err != nil || !x.known {
+		return err
+	}
+	return x.need()
 }
 
 // reclaim is Reclaim for a caller that holds the lock. The directory loses its signature if
 // a lease is reclaimed.
-func (s *Store) reclaim() error {
-	if s.boot == "" {
+func (x *index) reclaim() error {
+	if x.boot == "" {
 		return nil
 	}
-	switch last, err := bootOf(s.dir); {
-	case err != nil, last == s.boot: // without attributes, no lease names a boot
+	switch last, err := bootOf(x.dir); {
+	case err != nil, last == x.boot: // without attributes, no lease names a boot
 		return ignoreUnsupported(err)
 	}
-	addrs, err := s.names()
+	addrs, err := x.names()
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, addr := range addrs {
-		if s.isDead(addr) {
-			errs = append(errs, s.retire(addr))
+		if x.isDead(addr) {
+			x.exact = false
+			x.noteAll([]netip.Addr{addr}, formerly)
+			errs = append(errs, x.retire(addr))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("reclaim leases of earlier boots: %w", err)
 	}
-	if err := s.dropOldFormer(); err != nil {
+	if err := x.dropOldFormer(); err != nil {
 		return fmt.Errorf("reclaim leases of earlier boots: %w", err)
 	}
-	err = s.setBoot(s.dir)
-	s.did("reclaimed")
+	err = x.setBoot(x.dir)
+	x.did("reclaimed")
 	if err != nil {
 		return fmt.Errorf("record the boot of leases: %w", err)
 	}
@@ -140,14 +146,14 @@ func (x *index) mark(fd int) error {
 // Mark records the boot in leases that another program, host-local, has made for the owner.
 // It skips addresses that the owner does not have.
 func (s *Store) Mark(ctx context.Context, owner Owner, addrs []netip.Addr) error {
-	unlock, err := s.lockWith(ctx, 0)
+	lock, err := s.lockWith(ctx, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	defer lock.unlock()
 	var errs []error
 	for _, addr := range addrs {
 		holder, ok, err := s.holder(addr)

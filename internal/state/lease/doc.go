@@ -25,6 +25,12 @@
 // package builds the index again from all leases. If the index cannot be written,
 // the directory stays unsigned, and every operation reads all leases.
 //
+// # Last use
+//
+// Neighbours may remember the MAC of an address that was released. So a file of all networks of the data directory,
+// `.allocnet/.released`, has the time of the last release of each address, which Reserve returns. After a change by
+// another program, the addresses of the network count as released at that moment.
+//
 // # Reboots
 //
 // A store in a boot (InBoot) stores the ID of the boot with each lease that it makes, in

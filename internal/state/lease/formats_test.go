@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -16,7 +17,7 @@ import (
 func TestFormats(t *testing.T) {
 	samples, err := filepath.Glob("testdata/formats/*.tree")
 	require.NoError(t, err)
-	require.Len(t, samples, 3)
+	require.Len(t, samples, 4)
 	for _, sample := range samples {
 		t.Run(filepath.Base(sample), func(t *testing.T) {
 			dir := t.TempDir()
@@ -36,7 +37,13 @@ func TestFormats(t *testing.T) {
 			if !strings.Contains(sample, "host-local") {
 				require.NotContains(t, *done, "list leases", "the index is valid")
 			}
-			require.Equal(t, addrs("10.1.0.7"), reserve(t, s, eth0("new"), anyOf(ranges("10.1.0.5-10.1.0.7"))...))
+			var lastUse time.Time
+			require.Equal(t, addrs("10.1.0.7"), reserve(t, s, eth0("new"), Request{Set: ranges("10.1.0.5-10.1.0.7"), LastUse: &lastUse}))
+			if strings.Contains(sample, "lastuse") {
+				require.Equal(t, time.Unix(3000000000, 0), lastUse)
+			} else {
+				require.Less(t, time.Since(lastUse), time.Hour, "it is not known, and may be lately")
+			}
 			require.NoError(t, s.Release(t.Context(), eth0("old")))
 			require.NoError(t, s.Release(t.Context(), eth0("new")))
 
@@ -44,7 +51,7 @@ func TestFormats(t *testing.T) {
 			require.NoError(t, s.InBoot("36c932a4-a74a-4b61-88bc-e42de74c9856").Reclaim(t.Context()))
 			held, err := s.Holds(eth0("web"), one("10.1.0.5"))
 			require.NoError(t, err)
-			require.Equal(t, !strings.Contains(sample, "boot"), held)
+			require.Equal(t, strings.Contains(sample, "index") || strings.Contains(sample, "host-local"), held)
 			require.NoError(t, s.Release(t.Context(), eth0("web")))
 			all, err = s.List()
 			require.NoError(t, err)

@@ -12,14 +12,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// signature is the modification time of a directory whose index is complete. No clock
-// returns this time. A file system without nanosecond timestamps cannot store it;
-// there, the index is never used.
-var signature = unix.Timespec{Sec: 946684800, Nsec: 10555591}
+// signature is the modification time of a directory whose index and times of last uses are
+// complete. No clock returns this time. A file system without nanosecond timestamps cannot
+// store it; there, the index is never used.
+var signature = unix.Timespec{Sec: 946684800, Nsec: 10555592}
+
+// indexSignature is the signature of versions that store no last uses.
+var indexSignature = unix.Timespec{Sec: 946684800, Nsec: 10555591}
 
 // index is the mapping of owners to addresses. It is used while the lock is held.
 type index struct {
 	*Store
+	lock *dirLock
+	// known reports that the times of the last uses are complete: no other program has changed
+	// the directory since it was signed.
+	known bool
 	// exact reports that the links match the leases, so that the directory may be
 	// signed.
 	exact bool
@@ -30,10 +37,15 @@ type index struct {
 }
 
 // openIndex checks the signature of the directory.
-func (s *Store) openIndex() *index {
+func (s *Store) openIndex(lock *dirLock) *index {
+	x := &index{Store: s, lock: lock}
 	var dir, links unix.Stat_t
-	signed := unix.Stat(s.dir, &dir) == nil && dir.Mtim == signature && unix.Stat(s.links, &links) == nil
-	return &index{Store: s, exact: signed}
+	if unix.Stat(s.dir, &dir) != nil || unix.Stat(s.links, &links) != nil {
+		return x
+	}
+	x.known = dir.Mtim == signature
+	x.exact = x.known || dir.Mtim == indexSignature && x.noteUnknown()
+	return x
 }
 
 // sign signs the directory if the index is exact. It must be the last change.
@@ -124,7 +136,7 @@ func (x *index) rebuild() error {
 	if err := x.walk(); err != nil {
 		return err
 	}
-	x.exact = x.relinkAll() == nil && x.unread == nil
+	x.exact = x.relinkAll() == nil && x.unread == nil && (x.known || x.noteUnknown())
 	x.did("rebuild")
 	x.sign()
 	return nil

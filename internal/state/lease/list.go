@@ -67,9 +67,9 @@ func (s *Store) Abandoned(ctx context.Context, leases []Lease) ([]Lease, error) 
 	if len(leases) == 0 {
 		return nil, nil
 	}
-	unlock, err := s.lockWith(ctx, 0)
+	lock, err := s.lockWith(ctx, 0)
 	if err == nil {
-		defer unlock()
+		defer lock.unlock()
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -88,15 +88,15 @@ func (s *Store) Abandoned(ctx context.Context, leases []Lease) ([]Lease, error) 
 // Remove removes listed leases and returns those that it removed. It skips leases that
 // have another owner by now.
 func (s *Store) Remove(ctx context.Context, leases []Lease) (removed []Lease, err error) {
-	unlock, err := s.lock(ctx)
+	lock, err := s.lock(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	defer unlock()
-	x := s.openIndex()
+	defer lock.unlock()
+	x := s.openIndex(lock)
 	var errs []error
 	for _, l := range leases {
 		ok, err := x.removeListed(l)
@@ -118,6 +118,7 @@ func (x *index) removeListed(l Lease) (bool, error) {
 	if err := x.unlink(l.Addr); err != nil {
 		return false, err
 	}
+	x.noteReleases(l.Addr)
 	if addrs := x.addrs(l.Owner); slices.Contains(addrs, l.Addr) {
 		x.set(l.Owner, slices.DeleteFunc(addrs, func(a netip.Addr) bool { return a == l.Addr }))
 	}

@@ -108,9 +108,9 @@ func TestAbandoned(t *testing.T) {
 	require.Equal(t, []Lease{{Addr: one("10.0.0.2")}}, empty)
 	require.NoFileExists(t, filepath.Join(s.Dir(), "lock"))
 
-	unlock, err := s.lock(t.Context())
+	lock, err := s.lock(t.Context())
 	require.NoError(t, err)
-	defer unlock()
+	defer lock.unlock()
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err = s.Abandoned(ended, leases)

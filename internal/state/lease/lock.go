@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"sync"
@@ -17,14 +18,23 @@ import (
 // goroutines would poll.
 var queues sync.Map // directory -> chan struct{}
 
-// lock waits for the lock of the directory. The error is fs.ErrNotExist if the
-// directory does not exist.
-func (s *Store) lock(ctx context.Context) (unlock func(), err error) {
-	return s.lockWith(ctx, unix.O_CREAT)
+// dirLock is the lock of a directory while an operation holds it.
+type dirLock struct {
+	fd    int // of the lock file
+	queue chan struct{}
 }
 
+func (l *dirLock) unlock() {
+	unix.Close(l.fd)
+	<-l.queue
+}
+
+// lock waits for the lock of the directory. The error is fs.ErrNotExist if the
+// directory does not exist.
+func (s *Store) lock(ctx context.Context) (*dirLock, error) { return s.lockWith(ctx, unix.O_CREAT) }
+
 // lockWith is lock with additional flags for opening the lock file.
-func (s *Store) lockWith(ctx context.Context, flags int) (unlock func(), err error) {
+func (s *Store) lockWith(ctx context.Context, flags int) (*dirLock, error) {
 	value, _ := queues.LoadOrStore(s.dir, make(chan struct{}, 1))
 	queue := value.(chan struct{})
 	select {
@@ -37,10 +47,7 @@ func (s *Store) lockWith(ctx context.Context, flags int) (unlock func(), err err
 		<-queue
 		return nil, fmt.Errorf("lock leases of network %q: %w", s.network, err)
 	}
-	return func() {
-		unix.Close(fd)
-		<-queue
-	}, nil
+	return &dirLock{fd, queue}, nil
 }
 
 // flock opens and locks the lock file. Closing the descriptor releases the lock.
@@ -50,7 +57,10 @@ func (s *Store) flock(ctx context.Context, flags int) (int, error) {
 			return -1, err
 		}
 		file := s.dir + "/lock"
-		fd, err := openFile(file, unix.O_RDONLY|flags)
+		fd, err := openFile(file, unix.O_RDWR|flags)
+		if errors.Is(err, unix.EROFS) { // an operation that has to write something names that file
+			fd, err = openFile(file, unix.O_RDONLY|flags)
+		}
 		if err != nil {
 			return -1, statedir.Unwritable(file, &fs.PathError{Op: "open", Path: file, Err: err})
 		}

@@ -58,7 +58,7 @@ func TestWaitingEndsWithTheContext(t *testing.T) {
 func TestWaitingWithinTheProcess(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, eth0("one"), anyOf(ten)...)
-	unlock, err := s.lock(t.Context())
+	lock, err := s.lock(t.Context())
 	require.NoError(t, err)
 	ctx, stop := context.WithTimeout(t.Context(), time.Millisecond)
 	defer stop()
@@ -66,7 +66,7 @@ func TestWaitingWithinTheProcess(t *testing.T) {
 	require.Equal(t, 1, lockIsOpen(t, s), "one asks for all")
 	done := make(chan error)
 	go func() { done <- s.Release(t.Context(), eth0("one")) }()
-	unlock()
+	lock.unlock()
 	require.NoError(t, <-done)
 	require.Empty(t, dump(t, s))
 }

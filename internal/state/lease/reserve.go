@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -23,6 +24,9 @@ type Request struct {
 	// InUse returns the owner of an address that has no lease in this store, "" if it is free.
 	// Such an address is not leased. A nil InUse stands for a host that cannot be asked.
 	InUse func(netip.Addr) (by string, err error)
+	// LastUse is where Reserve stores when the address was in use before: when it was released last, the zero
+	// time for never, and the present if that is not known. nil if the caller does not ask.
+	LastUse *time.Time
 }
 
 func (r *Request) inUse(addr netip.Addr) (by string, err error) {
@@ -45,6 +49,7 @@ func (s *Store) Reserve(ctx context.Context, owner Owner, requests []Request) ([
 				return fmt.Errorf("allocate from range set %d: %w", i, err)
 			}
 		}
+		r.storeLastUses(requests, r.taken)
 		return nil
 	})
 }
@@ -74,15 +79,14 @@ func (s *Store) reserve(ctx context.Context, owner Owner, take func(*reservation
 	if err := owner.validate(); err != nil {
 		return nil, err
 	}
-	unlock, err := s.lockNew(ctx)
+	x, err := s.openNew(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer unlock()
-	if err := s.reclaim(); err != nil {
+	defer x.lock.unlock()
+	if err := x.reclaim(); err != nil {
 		return nil, err
 	}
-	x := s.openIndex()
 	if err := x.need(); err != nil {
 		return nil, err
 	}
@@ -105,16 +109,24 @@ func (s *Store) reserve(ctx context.Context, owner Owner, take func(*reservation
 	return r.taken, nil
 }
 
-// lockNew is lock, but creates the directory if it does not exist.
-func (s *Store) lockNew(ctx context.Context) (func(), error) {
-	unlock, err := s.lock(ctx)
-	if !errors.Is(err, fs.ErrNotExist) {
-		return unlock, err
+// openNew locks the directory and opens its index. It creates the directory if that does not exist. Nothing was in
+// use before in a directory that it has created, unless another one had an index there.
+func (s *Store) openNew(ctx context.Context) (*index, error) {
+	lock, err := s.lock(ctx)
+	isNew := errors.Is(err, fs.ErrNotExist)
+	if isNew {
+		isNew = errors.Is(unix.Access(s.links, unix.F_OK), unix.ENOENT)
+		if err := os.MkdirAll(s.dir, 0o755); err != nil {
+			return nil, fmt.Errorf("make leases of network %q: %w", s.network, statedir.Unwritable(s.dir, err))
+		}
+		lock, err = s.lock(ctx)
 	}
-	if err := os.MkdirAll(s.dir, 0o755); err != nil {
-		return nil, fmt.Errorf("make leases of network %q: %w", s.network, statedir.Unwritable(s.dir, err))
+	if err != nil {
+		return nil, err
 	}
-	return s.lock(ctx)
+	x := s.openIndex(lock)
+	x.known = x.known || isNew
+	return x, nil
 }
 
 // reservation is a running Reserve.

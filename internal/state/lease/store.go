@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
 
 	"golang.org/x/sys/unix"
@@ -30,6 +31,7 @@ type Store struct {
 	unmarked            bool   // see Unmarked
 	// hook is called after every step. A test makes it panic to simulate a crash.
 	hook func(step string)
+	now  func() time.Time // of a test; nil for time.Now
 }
 
 // Open returns the store of a network; "" stands for DefaultDataDir. It creates no
@@ -65,16 +67,16 @@ func (s *Store) did(step string) {
 // known may have all addresses of the owner. If the index is not valid and these
 // addresses all belong to the owner, Release reads no other leases.
 func (s *Store) Release(ctx context.Context, owner Owner, known ...netip.Addr) error {
-	unlock, err := s.lock(ctx)
+	lock, err := s.lock(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	defer unlock()
-	reclaimErr := s.reclaim() // does not keep the owner from releasing its leases
-	x := s.openIndex()
+	defer lock.unlock()
+	x := s.openIndex(lock)
+	reclaimErr := x.reclaim() // does not keep the owner from releasing its leases
 	if !x.exact && x.releaseKnown(owner, known) {
 		return reclaimErr
 	}
@@ -118,15 +120,20 @@ func (x *index) edited(owner Owner, released int, known []netip.Addr) bool {
 
 // releaseKnown releases leases without the index. It reports whether all of them
 // belonged to the owner.
-func (s *Store) releaseKnown(owner Owner, known []netip.Addr) bool {
+func (x *index) releaseKnown(owner Owner, known []netip.Addr) bool {
 	all := len(known) > 0
+	var removed []netip.Addr
 	for _, addr := range known {
-		ok, err := s.remove(addr, owner)
+		ok, err := x.remove(addr, owner)
 		if !ok && err == nil {
-			ok, err = s.remove(addr, Owner{ID: owner.ID})
+			ok, err = x.remove(addr, Owner{ID: owner.ID})
+		}
+		if ok {
+			removed = append(removed, addr)
 		}
 		all = all && ok && err == nil
 	}
+	x.noteReleases(removed...)
 	return all
 }
 
@@ -136,33 +143,34 @@ func (x *index) release(owner Owner) (n int, err error) {
 	if len(addrs) == 0 {
 		return 0, nil
 	}
-	var left []netip.Addr
+	var removed, left []netip.Addr
 	for _, addr := range addrs {
 		ok, removeErr := x.remove(addr, owner)
 		if ok {
-			n++
+			removed = append(removed, addr)
 		}
 		if removeErr != nil {
 			left, err = append(left, addr), errors.Join(err, removeErr)
 		}
 		x.exact = x.exact && (ok || removeErr != nil)
 	}
+	x.noteReleases(removed...)
 	x.set(owner, left)
-	return n, err
+	return len(removed), err
 }
 
 // Lookup returns the addresses of the owner. If it has none, Lookup returns those in
 // the old format of its container.
 func (s *Store) Lookup(ctx context.Context, owner Owner) ([]netip.Addr, error) {
-	unlock, err := s.lock(ctx)
+	lock, err := s.lock(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	defer unlock()
-	x := s.openIndex()
+	defer lock.unlock()
+	x := s.openIndex(lock)
 	if err := x.need(); err != nil {
 		return nil, err
 	}
@@ -206,23 +214,23 @@ func (s *Store) Holds(owner Owner, addr netip.Addr) (bool, error) {
 // owner and the owner's addresses. A lease in the old format, whose owner has no
 // IfName, is valid if its container has any valid owner.
 func (s *Store) Retain(ctx context.Context, valid []Owner, spare func(Owner, []netip.Addr) bool) ([]netip.Addr, error) {
-	unlock, err := s.lock(ctx)
+	lock, err := s.lock(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	defer unlock()
+	defer lock.unlock()
 	keep := make(map[Owner]bool, 2*len(valid))
 	for _, o := range valid {
 		keep[o], keep[Owner{ID: o.ID}] = true, true
 	}
-	if err := s.reclaim(); err != nil {
+	x := s.openIndex(lock)
+	if err := x.reclaim(); err != nil {
 		return nil, err
 	}
 	// Read all leases, because the links lack leases that were created by hand.
-	x := s.openIndex()
 	if err := x.rebuild(); err != nil {
 		return nil, err
 	}
