@@ -138,14 +138,19 @@ func New(cfg Config) (*Configurator, error) {
 		concurrency: concurrency,
 		checks:      runtime.GOMAXPROCS(0),
 	}
-	currentBoot := func() (string, error) { return c.boot() }
-	c.netns = &netns.Notes{Store: c.store, Dir: cfg.NetnsDir, Boot: currentBoot, Lock: c.lock}
-	c.store.InBoot(currentBoot)
-	plugins.InBoot(currentBoot)
+	c.openBoot(plugins)
 	if err := c.openPools(); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	return c, nil
+}
+
+// openBoot makes the stores whose content belongs to one boot of the host, and names that boot to them.
+func (c *Configurator) openBoot(plugins *native.Engine) {
+	current := func() (string, error) { return c.boot() }
+	c.netns = &netns.Notes{Store: c.store, Dir: c.cfg.NetnsDir, Boot: current, Lock: c.lock}
+	c.store.InBoot(current)
+	plugins.InBoot(current)
 }
 
 // embedded returns the options of the embedded network.

@@ -55,37 +55,13 @@ func single(err error) (list []error) {
 // addHealth adds the allocations of records by health. Those that are set up are checked. So are
 // those whose network namespace is gone: their teardown may have ended since the records were read.
 func (o *Options) addHealth(ctx context.Context, s *client.HostStatus, records []configurator.Record) {
-	var ready, changing []string
-	lost := map[string]bool{}
-	counts := &s.Allocations
-	counts.Total = len(records)
-	for i := range records {
-		for _, w := range records[i].Waiting {
-			if len(s.Waiting) < maxDrift {
-				s.Waiting = append(s.Waiting, client.Waiting{ID: records[i].ID, Port: w.Mapping.Published(), Older: w.ID})
-			}
-		}
-		switch r := &records[i]; {
-		case r.Acknowledged:
-			counts.Deleting++
-		case r.Phase == configurator.PhaseDeleting:
-			counts.Deleting++
-			changing = append(changing, r.ID)
-		case r.NetnsGone:
-			ready, lost[r.ID] = append(ready, r.ID), true
-		case r.Phase == configurator.PhaseAdding:
-			counts.Adding++
-			changing = append(changing, r.ID)
-		default:
-			ready = append(ready, r.ID)
-		}
-	}
+	ready, changing, lost := countPhases(s, records)
 	o.findInterrupted(ctx, s, changing)
 	without := withoutCheck(records)
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(o.CheckTime, defaultCheckTime))
 	defer cancel()
 	health := o.Service.CheckAll(ctx, ready)
-	ended := ctx.Err() != nil
+	ended, counts := ctx.Err() != nil, &s.Allocations
 	for _, id := range ready {
 		err, checked := health[id]
 		damage, damaged := o.damage(id)
@@ -116,6 +92,36 @@ func (o *Options) addHealth(ctx context.Context, s *client.HostStatus, records [
 			}
 		}
 	}
+}
+
+// countPhases counts the records, and those whose operation is not over. It returns the allocations to check, those
+// whose operation is not over, and of the former those whose network namespace is gone.
+func countPhases(s *client.HostStatus, records []configurator.Record) (ready, changing []string, lost map[string]bool) {
+	lost = map[string]bool{}
+	counts := &s.Allocations
+	counts.Total = len(records)
+	for i := range records {
+		for _, w := range records[i].Waiting {
+			if len(s.Waiting) < maxDrift {
+				s.Waiting = append(s.Waiting, client.Waiting{ID: records[i].ID, Port: w.Mapping.Published(), Older: w.ID})
+			}
+		}
+		switch r := &records[i]; {
+		case r.Acknowledged:
+			counts.Deleting++
+		case r.Phase == configurator.PhaseDeleting:
+			counts.Deleting++
+			changing = append(changing, r.ID)
+		case r.NetnsGone:
+			ready, lost[r.ID] = append(ready, r.ID), true
+		case r.Phase == configurator.PhaseAdding:
+			counts.Adding++
+			changing = append(changing, r.ID)
+		default:
+			ready = append(ready, r.ID)
+		}
+	}
+	return ready, changing, lost
 }
 
 // withoutCheck returns the allocations with a network that has no CHECK: then a CHECK that finds nothing says
