@@ -34,6 +34,7 @@ type Host struct {
 	ConfDir string              // directory of the configurations
 	Outside *sandbox.Sandbox    // the external machine
 	pools   *pools              // nil in a test without pools
+	open    map[string]bool     // networks whose plugins are all openPlugins
 }
 
 // New returns a host with one engine. At the end of the test, the host must
@@ -41,7 +42,7 @@ type Host struct {
 func New(t testing.TB, engine configurator.Engine, change ...func(*configurator.Config)) *Host {
 	t.Helper()
 	privhost.Require(t, "iptables", "ip6tables")
-	h := &Host{T: t, ConfDir: filepath.Join(t.TempDir(), "net.d")}
+	h := &Host{T: t, ConfDir: filepath.Join(t.TempDir(), "net.d"), open: map[string]bool{}}
 	require.NoError(t, os.Mkdir(h.ConfDir, 0o755))
 	Fresh(t)
 	h.Outside = testhost.Outside(t)
@@ -121,8 +122,20 @@ func (h *Host) SetUp(a configurator.Allocation) *configurator.Status {
 	return s
 }
 
-// TearDown tears down allocations, which must succeed.
+// maxReached bounds the allocations of one TearDown that have to be reached before.
+const maxReached = 3
+
+// TearDown tears down allocations, which must succeed. Before that, those that CHECK calls healthy must be reached.
 func (h *Host) TearDown(allocs ...configurator.Allocation) {
+	h.T.Helper()
+	for _, a := range allocs[:min(len(allocs), maxReached)] {
+		h.requireReached(a)
+	}
+	h.TearDownUnreached(allocs...)
+}
+
+// TearDownUnreached tears down allocations that need not be reached, which must succeed.
+func (h *Host) TearDownUnreached(allocs ...configurator.Allocation) {
 	h.T.Helper()
 	for _, a := range allocs {
 		require.NoError(h.T, h.Teardown(h.Context(), a))

@@ -28,7 +28,12 @@ func (h *Host) NetworkOf(version, name string, plugins ...map[string]any) {
 	data, err := json.Marshal(map[string]any{"cniVersion": version, "name": name, "plugins": plugins})
 	require.NoError(h.T, err)
 	require.NoError(h.T, os.WriteFile(filepath.Join(h.ConfDir, name+".conflist"), data, 0o600))
+	h.open[name] = !slices.ContainsFunc(plugins, func(p map[string]any) bool { return !slices.Contains(openPlugins, p["type"]) })
 }
+
+// openPlugins are the plugins whose networks let the host reach an allocation, and the reverse: policies may not,
+// and the server of an allocation in a VRF listens elsewhere.
+var openPlugins = []any{"loopback", "bridge", "ptp", "firewall", "portmap", "bandwidth", "tuning"}
 
 // Families are the subnets of a test network.
 type Families struct{ V4, V6 string }
