@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/retry"
@@ -70,7 +71,10 @@ func (c *Configurator) idle() (bool, error) {
 	if empty, err := c.store.Empty(); err != nil || !empty {
 		return false, err
 	}
-	routes, err := retry.List(func() ([]netlink.Route, error) { return netlink.RouteList(nil, netlink.FAMILY_ALL) })
+	routes, err := retry.List(func() ([]netlink.Route, error) {
+		all := &netlink.Route{Table: unix.RT_TABLE_UNSPEC} // a rule of policy routing may lead to the default route
+		return netlink.RouteListFiltered(netlink.FAMILY_ALL, all, netlink.RT_FILTER_TABLE)
+	})
 	if err != nil {
 		return false, fmt.Errorf("list routes: %w", err)
 	}
@@ -83,9 +87,10 @@ func (c *Configurator) idle() (bool, error) {
 	for _, n := range networks {
 		bridges = append(bridges, subnets.BridgeOf(n))
 	}
+	// An uplink has a default route, or is a port of a bridge that has one.
 	uplink := func(l netlink.Link) bool {
 		return slices.ContainsFunc(routes, func(r netlink.Route) bool {
-			return r.LinkIndex == l.Attrs().Index && (r.Dst == nil || r.Dst.IP.IsUnspecified())
+			return r.LinkIndex > 0 && (r.LinkIndex == l.Attrs().Index || r.LinkIndex == l.Attrs().MasterIndex) && (r.Dst == nil || r.Dst.IP.IsUnspecified())
 		})
 	}
 	return !slices.ContainsFunc(links, func(l netlink.Link) bool {
@@ -96,7 +101,9 @@ func (c *Configurator) idle() (bool, error) {
 		case "device", "dummy", "vlan", "bond", "team", "ifb", "sit", "ip6tnl", "gre", "gretap", "erspan", "ipip", "ip_vti", "ip6_vti", "ip6gre":
 			return false // what every host may have, also the links that modules of tunnels make
 		case "bridge":
-			return !slices.Contains(bridges, l.Attrs().Name)
+			if slices.Contains(bridges, l.Attrs().Name) {
+				return false
+			}
 		}
 		return !uplink(l) // the host may be a container itself
 	}), nil

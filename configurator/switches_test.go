@@ -47,6 +47,8 @@ func newRouter(t *testing.T) *router {
 	t.Cleanup(func() { ip(t, "link del uplink") })
 	r := &router{t, ns}
 	r.inside("ip", "link", "set", "lan", "up")
+	// Otherwise it says in each answer to a solicitation that it is no router (RFC 4861, section 7.2.5).
+	require.NoError(t, ns.Do(func() error { return rtnl.SetSysctl("net/ipv6/conf/all/forwarding", "1") }))
 	ip(t, "addr add 192.0.2.7/24 dev uplink")
 	ip(t, "link set uplink up")
 	ip(t, "route add default via 192.0.2.1 dev uplink")
