@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -39,6 +40,7 @@ func TestParallel(t *testing.T) {
 	c, err := configurator.New(configurator.Config{
 		Network: conflist.EmbeddedName, ConfDir: state + "/none", StateDir: state, Engine: configurator.EngineNative,
 		PluginDirs: []string{"/nonexistent"}, Subnets: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16"), netip.MustParsePrefix("fd00:9::/64")},
+		Timeout: 5 * time.Minute, // all at once, with the race detector, beside other tests
 	})
 	require.NoError(t, err)
 	allocs := make([]configurator.Allocation, crowd)

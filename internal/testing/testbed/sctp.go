@@ -55,19 +55,41 @@ func dialSCTP(ctx context.Context, _, addr string) (net.Conn, error) {
 		return nil, err
 	}
 	defer f.Close()
-	deadline, _ := ctx.Deadline()
-	wait := unix.NsecToTimeval(int64(time.Until(deadline)))
-	if err := unix.SetsockoptTimeval(int(f.Fd()), unix.SOL_SOCKET, unix.SO_SNDTIMEO, &wait); err != nil {
-		return nil, os.NewSyscallError("setsockopt", err)
-	}
-	err = unix.Connect(int(f.Fd()), sockaddr)
-	if err == unix.EINPROGRESS { // the timeout has expired
-		err = context.DeadlineExceeded
-	}
-	if err != nil {
+	if err := connect(ctx, int(f.Fd()), sockaddr); err != nil {
 		return nil, os.NewSyscallError("connect", err)
 	}
 	return net.FileConn(f)
+}
+
+// connect connects a socket before a context ends. It is not interrupted by the signals with which package runtime
+// preempts goroutines, after which a connect that waits does not go on.
+func connect(ctx context.Context, fd int, to unix.Sockaddr) error {
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return err
+	}
+	err := unix.Connect(fd, to)
+	if err != unix.EINPROGRESS {
+		return err
+	}
+	deadline, _ := ctx.Deadline()
+	for {
+		wait := int(time.Until(deadline).Milliseconds())
+		if wait <= 0 {
+			return context.DeadlineExceeded
+		}
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, wait)
+		if err != nil && err != unix.EINTR {
+			return err
+		}
+		if n == 0 {
+			continue
+		}
+		failed, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
+		if err != nil || failed == 0 {
+			return err
+		}
+		return unix.Errno(failed)
+	}
 }
 
 func sctpSocket(family int) (*os.File, error) {

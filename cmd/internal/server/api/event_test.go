@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -61,12 +62,14 @@ func TestEvents(t *testing.T) {
 		"event: lost\n" + `data: {"time":"2024-02-29T12:00:00.000000005Z","type":"lost","data":{"count":3}}` + "\n\n" +
 		"id: 7\nevent: operation\n" + `data: {"id":7,"time":"2024-02-29T12:00:00.000000005Z","type":"operation","data":{"engine":"native","id":"a","networks":["net"],` +
 		`"operation":"setup","outcome":"ok","seconds":0.5,"steps":[{"at":0.1,"outcome":"ok","seconds":0.4,"step":"add"}]}}` + "\n\n" +
-		"id: 8\nevent: later\n" + `data: {"id":8,"time":"2024-02-29T12:00:00.000000005Z","type":"later","data":"new\nline"}` + "\n\n" +
-		":\n\n" // the keepalive
-	got := make([]byte, len(want))
-	_, err = io.ReadFull(response.Body, got)
-	require.NoError(t, err)
-	require.Equal(t, want, string(got))
+		"id: 8\nevent: later\n" + `data: {"id":8,"time":"2024-02-29T12:00:00.000000005Z","type":"later","data":"new\nline"}` + "\n\n"
+	const keepalive = ":\n\n" // at any time, between the events
+	got := ""
+	for text := make([]byte, 1); !strings.Contains(got, "event: later") || !strings.HasSuffix(got, "\n\n"+keepalive); got += string(text) {
+		_, err := io.ReadFull(response.Body, text)
+		require.NoError(t, err, got)
+	}
+	require.Equal(t, want, strings.ReplaceAll(got, "\n"+keepalive, "\n"))
 }
 
 func TestEventsContinueAfterTheLast(t *testing.T) {
