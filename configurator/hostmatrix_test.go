@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/testing/firewalldtest"
@@ -28,8 +29,8 @@ type hostKind struct {
 	name    string
 	prepare func(t *testing.T, r *router)
 	v4      bool // without IPv6
-	// forwards reports that the host goes on to forward: the uplink of the test is a veth, and one without a
-	// default route may lead to the container of another program.
+	// forwards reports that the host goes on to forward, because another program may need it. The uplink of the test
+	// is a veth: without a default route in the table main, it may lead to the container of another program.
 	forwards bool
 	flush    func(t *testing.T) // what removes the rules; nil for "nft flush ruleset"
 }
@@ -68,13 +69,14 @@ var hostKinds = []hostKind{
 	{name: "one default route", prepare: commands()},
 	{name: "no default route", forwards: true, prepare: commands("route del default", "-6 route del default")},
 	{name: "two default routes", prepare: commands("route add default via 192.0.2.2 dev uplink metric 200", "-6 route add default via fd00:66::2 dev uplink metric 2000")},
+	{name: "a default route over two next hops", prepare: commands("route replace default nexthop via 192.0.2.1 dev uplink nexthop via 192.0.2.2 dev uplink", "-6 route del default")},
 	{name: "a default route of router advertisements", prepare: func(t *testing.T, r *router) {
 		ip(t, "-6 route del default")
 		r.requireRoute()
 	}},
 	{name: "a default route of DHCP", prepare: commands("route del default", "addr change 192.0.2.7/24 dev uplink valid_lft 86400 preferred_lft 86400",
 		"route add default via 192.0.2.1 dev uplink proto dhcp src 192.0.2.7 metric 100")},
-	{name: "policy routing", prepare: func(t *testing.T, _ *router) {
+	{name: "policy routing", forwards: true, prepare: func(t *testing.T, _ *router) {
 		for _, family := range []string{"-4", "-6"} {
 			ip(t, family+" rule add pref 100 from "+map[string]string{"-4": "192.0.2.7", "-6": "fd00:66::7"}[family]+" lookup 100")
 			t.Cleanup(func() { ip(t, family+" rule del pref 100") })
@@ -84,6 +86,12 @@ var hostKinds = []hostKind{
 		ip(t, "-6 route add default via fd00:66::1 dev uplink table 100")
 	}},
 	{name: "a bridge with the uplink", prepare: func(t *testing.T, _ *router) { moveTo(t, "link add br0 type bridge", "br0") }},
+	{name: "a bridge of another program", forwards: true, prepare: func(t *testing.T, _ *router) { // as of kube-router
+		ip(t, "link add brother type bridge")
+		t.Cleanup(func() { ip(t, "link del brother") })
+		ip(t, "link set brother up")
+		ip(t, "route add default dev brother table 77")
+	}},
 	{name: "a bond with the uplink", prepare: func(t *testing.T, _ *router) {
 		err := netlink.LinkAdd(netlink.NewLinkBond(netlink.LinkAttrs{Name: "bond0"}))
 		skip.UnlessKernel(t, err == nil, "no bonds: %v", err)
@@ -201,16 +209,12 @@ func testHostKind(t *testing.T, kind hostKind, network string) {
 	require.NoError(t, h.Close())
 	m.requireHost("after Teardown")
 	if kind.forwards {
+		value, err := rtnl.Sysctl("net/ipv4/ip_forward")
+		require.NoError(t, err)
+		require.Equal(t, "1", value)
 		return
 	}
-	now := switchesOf(t, "brtest")
-	for name, value := range now {
-		if switches[name] == value {
-			delete(now, name)
-			delete(switches, name)
-		}
-	}
-	require.Equal(t, switches, now, "of the host")
+	requireSwitches(t, switches)
 }
 
 // matrixHost returns the host of a test of the matrix, with one network.
@@ -255,8 +259,7 @@ func (m *matrix) hostRoutes() []string {
 	m.t.Helper()
 	var list []string
 	for line := range strings.Lines(routesOf(m.t)) {
-		if !strings.Contains(line, "dev brtest") && !strings.Contains(line, "dev "+conflist.EmbeddedName) && !strings.Contains(line, "dev cni") &&
-			!strings.Contains(line, "dev veth") && !strings.Contains(line, "dev an") && !strings.HasPrefix(line, "anycast ") {
+		if !strings.Contains(line, "dev brtest") && !strings.Contains(line, "dev "+names.VethPrefix) && !strings.HasPrefix(line, "anycast ") {
 			list = append(list, strings.TrimSpace(line))
 		}
 	}

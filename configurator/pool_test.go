@@ -166,21 +166,7 @@ func serve(t *testing.T, a Allocation, port int) {
 	s, err := sandbox.Open(filepath.Join(sandbox.DefaultDir, a.ID))
 	require.NoError(t, err)
 	defer s.Close()
-	var l net.Listener
-	require.NoError(t, s.Do(func() (err error) {
-		l, err = net.ListenTCP("tcp", &net.TCPAddr{Port: port})
-		return err
-	}))
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			c.Close()
-		}
-	}()
+	answerOn(t, s, port)
 }
 
 func dial(address string) error {

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/retry"
@@ -71,10 +70,8 @@ func (c *Configurator) idle() (bool, error) {
 	if empty, err := c.store.Empty(); err != nil || !empty {
 		return false, err
 	}
-	routes, err := retry.List(func() ([]netlink.Route, error) {
-		all := &netlink.Route{Table: unix.RT_TABLE_UNSPEC} // a rule of policy routing may lead to the default route
-		return netlink.RouteListFiltered(netlink.FAMILY_ALL, all, netlink.RT_FILTER_TABLE)
-	})
+	// A default route in another table says nothing: other programs give one to the bridge of their containers.
+	routes, err := retry.List(func() ([]netlink.Route, error) { return netlink.RouteList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return false, fmt.Errorf("list routes: %w", err)
 	}
@@ -88,10 +85,20 @@ func (c *Configurator) idle() (bool, error) {
 		bridges = append(bridges, subnets.BridgeOf(n))
 	}
 	// An uplink has a default route, or is a port of a bridge that has one.
+	var withDefault []int
+	for _, r := range routes {
+		if r.Dst != nil && !r.Dst.IP.IsUnspecified() {
+			continue
+		}
+		if r.LinkIndex > 0 {
+			withDefault = append(withDefault, r.LinkIndex)
+		}
+		for _, hop := range r.MultiPath {
+			withDefault = append(withDefault, hop.LinkIndex)
+		}
+	}
 	uplink := func(l netlink.Link) bool {
-		return slices.ContainsFunc(routes, func(r netlink.Route) bool {
-			return r.LinkIndex > 0 && (r.LinkIndex == l.Attrs().Index || r.LinkIndex == l.Attrs().MasterIndex) && (r.Dst == nil || r.Dst.IP.IsUnspecified())
-		})
+		return slices.Contains(withDefault, l.Attrs().Index) || slices.Contains(withDefault, l.Attrs().MasterIndex)
 	}
 	return !slices.ContainsFunc(links, func(l netlink.Link) bool {
 		if _, owned := names.ParseOwner(l.Attrs().Alias); owned {

@@ -3,6 +3,7 @@ package configurator
 import (
 	"errors"
 	"io/fs"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -127,6 +128,17 @@ func switchesOf(t *testing.T, without string) map[string]string {
 	return all
 }
 
+// requireSwitches requires that the switches of the host are as before, when switchesOf has returned them.
+func requireSwitches(t *testing.T, before map[string]string) {
+	t.Helper()
+	now := switchesOf(t, "brtest")
+	changed := func(name, value string) bool { return before[name] != value || now[name] != value }
+	is, was := maps.Clone(now), maps.Clone(before)
+	maps.DeleteFunc(is, func(name, value string) bool { return !changed(name, value) })
+	maps.DeleteFunc(was, func(name, value string) bool { return !changed(name, value) })
+	require.Equal(t, was, is, "of the host")
+}
+
 // routesOf returns the routes of the host, without the lifetimes of those of the router.
 func routesOf(t *testing.T) string {
 	t.Helper()
@@ -199,14 +211,7 @@ func TestSwitches(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, "1", value, "the next allocation may come soon")
 			require.NoError(t, h.Close())
-			now := switchesOf(t, "brtest")
-			for name, value := range now {
-				if switches[name] == value {
-					delete(now, name)
-					delete(switches, name)
-				}
-			}
-			require.Equal(t, switches, now, "of the host")
+			requireSwitches(t, switches)
 			if !strings.Contains(plugin, "brtest") {
 				require.Equal(t, routes, routesOf(t))
 			}

@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/sandbox"
 )
 
 // The sizes of what is sent over a network that CHECK calls healthy: with a wrong MTU, only the large one is lost.
@@ -113,17 +112,4 @@ func echoOne(l net.Listener) error {
 		return fmt.Errorf("echo: %w", err)
 	}
 	return nil
-}
-
-// within calls a function in a network namespace, "" being that of the host.
-func within(netns string, fn func() error) error {
-	if netns == "" {
-		return fn()
-	}
-	s, err := sandbox.Open(netns)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	return s.Do(fn)
 }

@@ -209,14 +209,19 @@ func SetSysctls(t testing.TB, netns string, values map[string]string) {
 // Within runs a function in a namespace. "" is the host.
 func Within(t testing.TB, netns string, fn func() error) {
 	t.Helper()
+	require.NoError(t, within(netns, fn))
+}
+
+func within(netns string, fn func() error) error {
 	if netns == "" {
-		require.NoError(t, fn())
-		return
+		return fn()
 	}
 	s, err := sandbox.Open(netns)
-	require.NoError(t, err)
+	if err != nil {
+		return err
+	}
 	defer s.Close()
-	require.NoError(t, s.Do(fn))
+	return s.Do(fn)
 }
 
 // HostLink returns the name of an allocation's veth on the host.

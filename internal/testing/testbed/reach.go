@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/portmap"
-	"github.com/allocnet/allocnet/sandbox"
 )
 
 // Serve answers on a port inside a namespace, "" being the host's, over tcp or udp, with a name and
@@ -85,16 +84,7 @@ const (
 
 // Ask sends a request from a namespace and returns the answer. "" is the host.
 func Ask(timeout time.Duration, netns, protocol, addr string) (answer string, err error) {
-	in := func(fn func() error) error { return fn() }
-	if netns != "" {
-		s, err := sandbox.Open(netns)
-		if err != nil {
-			return "", err
-		}
-		defer s.Close()
-		in = s.Do
-	}
-	err = in(func() error {
+	err = within(netns, func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), timeout)
 		defer cancel()
 		dial := (&net.Dialer{}).DialContext
