@@ -83,14 +83,14 @@ func (a *addition) steps() []sdk.Step {
 }
 
 // ensureBridge finds the bridge, or creates it.
-func (a *addition) ensureBridge(context.Context) error {
+func (a *addition) ensureBridge(ctx context.Context) error {
 	host := a.args.Host.Kernel
 	br, err := host.Bridge(a.Bridge)
 	if err == nil || rtnl.IsNotFound(err) {
 		err = errors.Join(a.args.Host.Bridges.Begin(), err)
 	}
 	if rtnl.IsNotFound(err) {
-		br, err = a.createBridge(host)
+		br, err = a.createBridge(ctx, host)
 	}
 	if err == nil && a.filters() {
 		err = a.requireFiltering(host)
@@ -122,7 +122,7 @@ func (a *addition) ensureBridge(context.Context) error {
 
 // createBridge creates the bridge, which did not exist. If another process creates it at the same time,
 // createBridge returns that bridge.
-func (a *addition) createBridge(host *rtnl.Host) (*netlink.Bridge, error) {
+func (a *addition) createBridge(ctx context.Context, host *rtnl.Host) (*netlink.Bridge, error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.HardwareAddr = a.Bridge, a.MTU, a.mac
 	if a.mac == nil {
@@ -133,23 +133,29 @@ func (a *addition) createBridge(host *rtnl.Host) (*netlink.Bridge, error) {
 		on := true
 		wanted.VlanFiltering = &on
 	}
-	if err := a.args.Host.Bridges.Add(a.Bridge, 0); err != nil {
-		return nil, err
-	}
-	err := host.LinkAdd(wanted)
-	if a.filters() && errors.Is(err, unix.EOPNOTSUPP) {
-		err = errNoFiltering
-	}
-	if err != nil && !errors.Is(err, unix.EEXIST) {
-		return nil, fmt.Errorf("create bridge %q: %w", a.Bridge, err)
-	}
-	made := err == nil
-	a.args.Host.Cache.Clear() // entries about an earlier bridge of that name
-	setSysctls(a.Bridge)
-	br, err := host.Bridge(a.Bridge)
-	if err == nil && made {
-		err = a.args.Host.Bridges.Add(a.Bridge, br.Index)
-	}
+	var br *netlink.Bridge
+	err := a.args.Host.Bridges.Create(ctx, a.Bridge, func() (made int, err error) {
+		err = host.LinkAdd(wanted)
+		exists := errors.Is(err, unix.EEXIST)
+		if a.filters() && errors.Is(err, unix.EOPNOTSUPP) {
+			err = errNoFiltering
+		}
+		if err != nil && !exists {
+			return 0, fmt.Errorf("create bridge %q: %w", a.Bridge, err)
+		}
+		a.args.Host.Cache.Clear() // entries about an earlier bridge of that name
+		if !exists {
+			setSysctls(a.Bridge)
+		}
+		br, err = host.Bridge(a.Bridge)
+		if err != nil || exists {
+			return 0, err
+		}
+		return br.Index, nil
+	}, func() error {
+		_, err := host.DeleteLink(context.WithoutCancel(ctx), a.Bridge)
+		return err
+	})
 	return br, err
 }
 

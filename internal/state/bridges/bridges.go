@@ -3,6 +3,7 @@
 package bridges
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,7 +14,9 @@ import (
 	"sync/atomic"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/internal/flock"
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/retry"
 	"github.com/allocnet/allocnet/internal/smallfile"
@@ -106,22 +109,95 @@ func write(path string, index int) error {
 
 // Add records a bridge: with index 0 before it is created, then with its index.
 func (s *Store) Add(name string, index int) error {
+	return s.record(context.Background(), name, func(put func(int) error) error { return put(index) })
+}
+
+// Create records the bridge that create makes, and keeps others from recording one meanwhile. create returns the index of
+// the bridge; 0 if it has created none, which leaves the record as it was. undo deletes a bridge that cannot be recorded.
+// If the process ends in between, the bridge counts as created. The caller has called Begin.
+func (s *Store) Create(ctx context.Context, name string, create func() (index int, err error), undo func() error) error {
+	if s == nil {
+		_, err := create()
+		return err
+	}
+	return s.record(ctx, name, func(put func(int) error) error {
+		before, had, err := read(s.dir, name)
+		had = had && err == nil // what cannot be read is replaced
+		if err = put(0); err != nil {
+			return err
+		}
+		index, err := create()
+		if index != 0 {
+			putErr := put(index)
+			if putErr == nil {
+				return err
+			}
+			undoErr := undo()
+			if err = errors.Join(err, putErr, undoErr); undoErr != nil {
+				return err
+			}
+		}
+		if had {
+			return errors.Join(err, put(before))
+		}
+		return errors.Join(err, os.Remove(filepath.Join(s.dir, name)))
+	})
+}
+
+// record calls change, which records indexes of a bridge with put, while no other process does. Readers see whole records.
+func (s *Store) record(ctx context.Context, name string, change func(put func(index int) error) error) error {
 	if s == nil {
 		return nil
 	}
 	if filepath.Base(name) != name || name == ".." || name == "." {
 		return fmt.Errorf("record bridge %q: not the name of an interface", name)
 	}
-	err := write(filepath.Join(s.dir, name), index)
-	if errors.Is(err, fs.ErrNotExist) { // another program has removed the directory since Begin
-		if err = os.MkdirAll(s.dir, 0o700); err == nil {
-			err = write(filepath.Join(s.dir, name), index)
-		}
-	}
+	fd, err := s.lock(ctx)
 	if err != nil {
 		return fmt.Errorf("record bridge %q: %w", name, err)
 	}
-	return nil
+	defer unix.Close(fd)
+	return change(func(index int) error {
+		draft := filepath.Join(s.dir, ":draft") // no interface has a colon in its name
+		err := smallfile.ReplaceOwn(filepath.Join(s.dir, name), draft, []byte(strconv.Itoa(index)))
+		if err != nil {
+			return fmt.Errorf("record bridge %q: %w", name, err)
+		}
+		return nil
+	})
+}
+
+// lock locks the directory, and creates it if another program has removed it since Begin. Closing the descriptor
+// releases the lock.
+func (s *Store) lock(ctx context.Context) (int, error) {
+	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	fd, err := unix.Open(s.dir, flags, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = os.MkdirAll(s.dir, 0o700); err == nil {
+			fd, err = unix.Open(s.dir, flags, 0)
+		}
+	}
+	if err != nil {
+		return -1, fmt.Errorf("open %s: %w", s.dir, err)
+	}
+	if err = flock.Wait(ctx, fd, unix.LOCK_EX); err != nil {
+		unix.Close(fd)
+		return -1, fmt.Errorf("lock %s: %w", s.dir, err)
+	}
+	return fd, nil
+}
+
+// read returns the index that a directory has of a bridge, if it has any.
+func read(dir, name string) (index int, had bool, err error) {
+	data, err := smallfile.ReadOwn(filepath.Join(dir, name), maxSize)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, false, nil
+	}
+	if err != nil {
+		return 0, false, fmt.Errorf("record of created bridges: %w", err)
+	}
+	index, err = strconv.Atoi(string(data))
+	return index, err == nil && index >= 0, nil
 }
 
 // Created reports whether the bridge with a name and an index, 0 for one that is missing, was created by a Setup. A bridge
@@ -151,12 +227,9 @@ func (s *Store) Recorded(name string, index int) (bool, error) {
 	}
 	var errs []error
 	for _, dir := range []string{s.dir, s.usual} {
-		data, err := smallfile.ReadOwn(filepath.Join(dir, name), maxSize)
-		if !errors.Is(err, fs.ErrNotExist) {
+		recorded, had, err := read(dir, name)
+		if err != nil || !had || recorded != index && recorded != 0 && index != 0 {
 			errs = append(errs, err)
-		}
-		recorded, parseErr := strconv.Atoi(string(data))
-		if err != nil || parseErr != nil || recorded != index && recorded != 0 && index != 0 {
 			continue
 		}
 		if recorded == index && index != 0 {
@@ -164,10 +237,7 @@ func (s *Store) Recorded(name string, index int) (bool, error) {
 		}
 		return true, nil
 	}
-	if err := errors.Join(errs...); err != nil {
-		return false, fmt.Errorf("record of created bridges: %w", err)
-	}
-	return false, nil
+	return false, errors.Join(errs...)
 }
 
 // Index returns the recorded index of the bridge with a name; 0 if there is none.
@@ -176,15 +246,8 @@ func (s *Store) Index(name string) (index int, err error) {
 		return 0, nil
 	}
 	for _, dir := range []string{s.dir, s.usual} {
-		data, readErr := smallfile.ReadOwn(filepath.Join(dir, name), maxSize)
-		if errors.Is(readErr, fs.ErrNotExist) {
-			continue
-		}
-		if readErr != nil {
-			return 0, fmt.Errorf("record of created bridges: %w", readErr)
-		}
-		if index, err = strconv.Atoi(string(data)); err == nil && index > 0 {
-			return index, nil
+		if index, _, err = read(dir, name); err != nil || index > 0 {
+			return index, err
 		}
 	}
 	return 0, nil

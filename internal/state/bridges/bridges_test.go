@@ -4,6 +4,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -41,6 +43,79 @@ func TestBridges(t *testing.T) {
 	require.NoError(t, os.RemoveAll(dir))
 	require.NoError(t, s.Add("br1", 0))
 	requireCreated(t, s, true, "br1")
+}
+
+// TestAtTheSameTime: several Setups find the bridge missing and create it, while others ask for the record.
+func TestAtTheSameTime(t *testing.T) {
+	for range 20 {
+		dir := filepath.Join(t.TempDir(), "state")
+		var working sync.WaitGroup
+		var made atomic.Bool
+		var errs [9]error
+		for i := range 8 {
+			s := with(dir, none)
+			require.NoError(t, s.Begin())
+			working.Go(func() {
+				errs[i] = s.Create(t.Context(), "br0", func() (int, error) {
+					if made.Swap(true) {
+						return 0, nil
+					}
+					return 7, nil
+				}, nil)
+			})
+		}
+		reader := with(dir, none)
+		working.Go(func() {
+			for errs[8] == nil && !made.Load() {
+				_, errs[8] = reader.Recorded("br0", 7)
+			}
+		})
+		working.Wait()
+		require.NoError(t, errors.Join(errs[:]...))
+		index, err := reader.Index("br0")
+		require.NoError(t, err)
+		require.Equal(t, 7, index)
+	}
+}
+
+// TestNotCreated: a bridge that another program has created meanwhile, or that cannot be created, stays as it was recorded.
+func TestNotCreated(t *testing.T) {
+	s := with(t.TempDir(), none)
+	require.NoError(t, s.Begin())
+	trouble := errors.New("trouble")
+	require.NoError(t, s.Create(t.Context(), "br0", func() (int, error) { return 0, nil }, nil))
+	require.ErrorIs(t, s.Create(t.Context(), "br0", func() (int, error) { return 0, trouble }, nil), trouble)
+	requireCreated(t, s, false, "br0")
+	require.NoError(t, s.Add("br0", 7))
+	require.ErrorIs(t, s.Create(t.Context(), "br0", func() (int, error) {
+		requireCreated(t, s, true, "br0") // a process that is killed here has created it
+		return 0, trouble
+	}, nil), trouble)
+	index, err := s.Index("br0")
+	require.NoError(t, err)
+	require.Equal(t, 7, index)
+}
+
+// TestNotRecorded: no bridge stays that cannot be recorded, unless it cannot be deleted either.
+func TestNotRecorded(t *testing.T) {
+	for _, trouble := range []error{nil, errors.New("trouble")} {
+		s := with(t.TempDir(), none)
+		require.NoError(t, s.Begin())
+		undone := 0
+		obstacle := filepath.Join(s.dir, ":draft")
+		err := s.Create(t.Context(), "br0", func() (int, error) {
+			return 7, os.MkdirAll(filepath.Join(obstacle, "in"), 0o700)
+		}, func() error {
+			undone++
+			return errors.Join(trouble, os.RemoveAll(obstacle))
+		})
+		require.ErrorContains(t, err, `record bridge "br0"`)
+		require.Equal(t, 1, undone)
+		if trouble != nil {
+			require.ErrorIs(t, err, trouble)
+		}
+		requireCreated(t, s, trouble != nil, "br0")
+	}
 }
 
 // TestAnotherBridge: a bridge that another program has created again under the name is not the recorded one.
