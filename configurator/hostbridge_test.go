@@ -1,6 +1,8 @@
 package configurator
 
 import (
+	"net"
+	"net/netip"
 	"os/exec"
 	"strings"
 	"testing"
@@ -8,7 +10,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -171,4 +176,86 @@ func TestRoutersOfALAN(t *testing.T) {
 			require.NoError(t, h.Teardown(t.Context(), a))
 		})
 	}
+}
+
+// TestAcceptRA: with acceptRA, a container on a bridge of the host has an address and a route of the LAN's router beside the
+// address of IPAM, and the router reaches it there.
+func TestAcceptRA(t *testing.T) {
+	h, leases := nativeHost(t, "1.0.0")
+	network := func(more string) string {
+		return `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"bridge","bridge":"br0","acceptRA":true,"ipam":{"type":"host-local","dataDir":"` +
+			leases + `","subnet":"10.77.0.0/24"}}` + more + `]}`
+	}
+	h.file("net.conflist", network(""))
+	r := newRouter(t)
+	ip(t, "link add br0 type bridge")
+	t.Cleanup(func() { ip(t, "link del br0") })
+	ip(t, "link set uplink master br0")
+	ip(t, "link set br0 up")
+	r.inside("ip", "addr", "add", "2001:db8:66::1/64", "dev", "lan", "nodad")
+	a := h.alloc("a")
+	_, err := h.Setup(t.Context(), a)
+	require.NoError(t, err)
+	ns, err := sandbox.Open(a.Netns)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, ns.Close()) }()
+	var address netip.Prefix
+	autoconfigured := func() bool {
+		address = netip.Prefix{}
+		require.NoError(t, ns.Do(func() error {
+			link, err := netlink.LinkByName("eth0")
+			require.NoError(t, err)
+			all, err := netlink.AddrList(link, netlink.FAMILY_V6)
+			for _, one := range all {
+				if p := netip.MustParsePrefix(one.IPNet.String()); one.Flags&unix.IFA_F_TENTATIVE == 0 && netip.MustParsePrefix("2001:db8:66::/64").Contains(p.Addr()) {
+					address = p
+				}
+			}
+			return err
+		}))
+		return address.IsValid()
+	}
+	require.Eventually(t, func() bool { return r.advertise() == nil && autoconfigured() }, 10*time.Second, 10*time.Millisecond)
+	require.NoError(t, h.Check(t.Context(), a))
+	requireConnected := func() {
+		t.Helper()
+		var listener net.Listener
+		require.NoError(t, ns.Do(func() (err error) {
+			listener, err = net.Listen("tcp", net.JoinHostPort(address.Addr().String(), "80"))
+			return err
+		}))
+		defer listener.Close()
+		require.NoError(t, r.ns.Do(func() error {
+			c, err := net.DialTimeout("tcp", listener.Addr().String(), 10*time.Second)
+			if err == nil {
+				err = c.Close()
+			}
+			return err
+		}))
+	}
+	requireConnected()
+
+	for _, sysctl := range []string{"disable_ipv6=1", "accept_ra=0", "addr_gen_mode=1", "autoconf=0", "use_tempaddr=2"} {
+		require.NoError(t, ns.Do(func() error {
+			name, value, _ := strings.Cut(sysctl, "=")
+			return rtnl.SetSysctl("net/ipv6/conf/eth0/"+name, value)
+		}))
+		require.ErrorContains(t, h.Check(t.Context(), a), "takes no addresses from router advertisements", sysctl)
+		_, err = h.Repair(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, h.Check(t.Context(), a), sysctl)
+	}
+	privhost.FlushRuleset(t)
+	_, err = h.Repair(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, h.Check(t.Context(), a))
+	require.Eventually(t, func() bool { return r.advertise() == nil && autoconfigured() }, 10*time.Second, 10*time.Millisecond)
+	requireConnected()
+	require.NoError(t, h.Teardown(t.Context(), a))
+
+	h.file("net.conflist", network(`,{"type":"policy"}`))
+	const reason = `"acceptRA" and the plugin "policy" exclude each other`
+	_, err = h.Setup(t.Context(), h.alloc("b"))
+	require.ErrorContains(t, err, reason)
+	require.ErrorContains(t, h.ReadyFor(t.Context(), Allocation{Networks: []string{"net"}}), reason)
 }

@@ -19,7 +19,7 @@ func (e *Engine) Validate(n *conflist.Network, continues bool) error {
 	var errs []error
 	for i, p := range n.List.Plugins {
 		err := derived.plugins[i].Validate(p.Network.Type, p.Network.IPAM.Type, sdk.Chain{
-			Plugins: e.plugins, First: i == 0 && !continues, Requested: p.Network.Capabilities["ipRanges"],
+			Plugins: e.plugins, First: i == 0 && !continues, Policed: derived.policed, Requested: p.Network.Capabilities["ipRanges"],
 		})
 		if err != nil {
 			errs = append(errs, fmt.Errorf("network %q: %w", n.Name, err))

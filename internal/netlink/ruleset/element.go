@@ -270,7 +270,7 @@ func (e *element) String() string {
 		return fmt.Sprintf("network %s-%s", e.address(), last)
 	case t.exempt:
 		return fmt.Sprintf("exemption from masquerading, %s", e.pair())
-	case t.macs, t.addresses4, t.addresses6, t.targets, t.unaddressed, t.tagged, t.policed, t.unfragmentedPorts:
+	case t.macs, t.addresses4, t.addresses6, t.targets, t.identifiers, t.unaddressed, t.tagged, t.policed, t.unfragmentedPorts:
 		return e.ofPort()
 	case t.unfragmented:
 		return fmt.Sprintf("no fragments from %q", e.link())

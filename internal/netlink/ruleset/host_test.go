@@ -100,7 +100,7 @@ func everything() *Elements {
 		Guarded:       []Guard{{Bridge: "cni0"}},
 		Unfragmented:  []string{"veth2"},
 		Ports: []BridgePort{{
-			Name: "veth0", MAC: net.HardwareAddr{2, 1, 2, 3, 4, 5}, Tagged: true, Unfragmented: true,
+			Name: "veth0", MAC: net.HardwareAddr{2, 1, 2, 3, 4, 5}, Tagged: true, Unfragmented: true, Autoconfigured: true,
 			Addresses: []netip.Addr{v4.Addr(), v6.Addr(), netip.MustParseAddr("fe80::1:2ff:fe03:405")},
 		}, {Name: "veth1", MAC: net.HardwareAddr{2, 1, 2, 3, 4, 6}, Unaddressed: true}},
 	}

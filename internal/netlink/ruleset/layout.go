@@ -28,7 +28,7 @@ type table struct {
 	services                                                                                                  *set // addresses that host ports leave alone, which ExceptServices lists
 	networks, exempt, guarded, guards                                                                         *set // elements that attachments share
 	contacted, contactedPorts, contactedMissed                                                                *set // elements that packets add
-	macs, addresses4, addresses6, targets, unaddressed, tagged, policed, unfragmentedPorts                    *set // of bridge ports, with an owner
+	macs, addresses4, addresses6, targets, identifiers, unaddressed, tagged, policed, unfragmentedPorts       *set // of bridge ports, with an owner
 
 	// policy has the sets of a table of policies; nil for the others.
 	policy *policySets

@@ -18,6 +18,7 @@ const (
 	chainOwnMAC    = "own_mac"
 	chainOwnIP6    = "own_ip6"
 	chainOwnICMP6  = "own_icmp6"
+	chainOwnAuto6  = "own_autoconfigured6"
 	chainOwnARP    = "own_arp"
 	chainOwnIGMP   = "own_igmp"
 	chainOwnTagged = "own_tagged"
@@ -62,6 +63,7 @@ func (t *table) portChains() []chain {
 		t.ownARP(),
 		t.ownIGMP(),
 		t.multicastRouters6(),
+		t.ownAutoconfigured6(),
 		t.ownICMP6(),
 		t.ownIP6(),
 		t.ownTagged(),
@@ -208,7 +210,30 @@ func (t *table) ownIP6() chain {
 		newRule("from its own address", slices.Concat([]expr.Any{protocol(0), unequal(icmp), unequal(ah), unequal(pim)}, own)...),
 		newRule("from a port without known addresses", t.inPortSet(t.unaddressed, nil, goTo(chainPermitted))...),
 		newRule("multicast routers", jump(chainRouters6)),
-		newRule("with authentication from its own address", slices.Concat([]expr.Any{protocol(0), equal(ah)}, own)...))
+		newRule("with authentication from its own address", slices.Concat([]expr.Any{protocol(0), equal(ah)}, own)...),
+		newRule("from an autoconfigured address", t.fromAutoconfigured6()...))
+}
+
+// fromAutoconfigured6 matches packets from addresses with the port's own interface identifier.
+func (t *table) fromAutoconfigured6() []expr.Any {
+	return append(etherType(unix.ETH_P_IPV6), t.inPortSet(t.identifiers, network(source6At+identifierAt, identifierLen, unix.IFNAMSIZ), goTo(chainOwnAuto6))...)
+}
+
+// ownAutoconfigured6 permits what ownIP6 and ownICMP6 permit from the port's own addresses. What it does not permit, such as
+// packets whose protocol or type is not known, is dropped by the chain from which others go to it.
+func (t *table) ownAutoconfigured6() chain {
+	advertised := transport(targetAt+identifierAt, identifierLen, unix.IFNAMSIZ)
+	another := []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, advertised, notInSet(t.identifiers)}
+	icmp := []expr.Any{protocol(0), equal([]byte{unix.IPPROTO_ICMPV6})}
+	known := []expr.Any{transport(0, 1, 0), unequal([]byte{0})}
+	return newChain(chainOwnAuto6, hook{},
+		newRule("advertises another address", slices.Concat(icmp, icmpType(neighbourAdvertisement), another, counted(drop()))...),
+		newRule("advertises a router", slices.Concat(icmp, icmpType(routerAdvertisement), counted(drop()))...),
+		newRule("redirects", slices.Concat(icmp, icmpType(redirect), counted(drop()))...),
+		newRule("multicast routers", jump(chainRouters6)),
+		newRule("ICMPv6", slices.Concat(icmp, known, []expr.Any{goTo(chainPermitted)})...),
+		newRule("later fragments of ICMPv6", slices.Concat(icmp, laterFragment(), []expr.Any{goTo(chainPermitted)})...),
+		newRule("another protocol", protocol(0), unequal([]byte{unix.IPPROTO_ICMPV6}), goTo(chainPermitted)))
 }
 
 // fromOwnIP6 matches packets from the port's own addresses. nft needs the type of the frame
@@ -252,10 +277,13 @@ func (t *table) ownICMP6() chain {
 	rules := []rule{
 		newRule("from a port without known addresses", t.inPortSet(t.unaddressed, nil, goTo(chainPermitted))...),
 		newRule("advertises its own address", slices.Concat(icmpType(neighbourAdvertisement), t.inPortSet(t.targets, target), t.fromOwnIP6(), permit)...),
+		newRule("from an autoconfigured address", t.fromAutoconfigured6()...),
 		newRule("advertises another address", slices.Concat(icmpType(neighbourAdvertisement), counted(drop()))...),
 		newRule("advertises a router", slices.Concat(icmpType(routerAdvertisement), counted(drop()))...),
 		newRule("redirects", slices.Concat(icmpType(redirect), counted(drop()))...),
 		newRule("multicast routers", jump(chainRouters6)),
+		newRule("detects duplicates of an autoconfigured address", slices.Concat(icmpType(neighbourSolicitation),
+			t.inPortSet(t.identifiers, transport(targetAt+identifierAt, identifierLen, unix.IFNAMSIZ)), none, permit)...),
 		newRule("detects duplicates", slices.Concat(icmpType(neighbourSolicitation), t.inPortSet(t.targets, target), none, permit)...),
 	}
 	for _, report := range []byte{mld2Report, mldReport, mldDone} {

@@ -23,6 +23,9 @@ type BridgePort struct {
 	// Addresses are the sources of the port's packets, and the addresses for which it
 	// answers.
 	Addresses []netip.Addr
+	// Autoconfigured permits, with every prefix, the addresses that the kernel derives from the MAC and the
+	// prefix of a router advertisement (RFC 4862, modified EUI-64).
+	Autoconfigured bool
 	// Unaddressed permits every address, for a port whose addresses are not known.
 	Unaddressed bool
 	// Tagged permits frames with VLAN tags, of which only the MAC is checked.
@@ -38,8 +41,10 @@ func newPortTable() *table {
 	t.macs = t.newSet("port_macs", types{link, nftables.TypeEtherAddr}, nil)
 	t.addresses4 = t.newSet("port_addresses", types{link, nftables.TypeIPAddr}, nil)
 	t.addresses6 = t.newSet("port_addresses6", types{link, nftables.TypeIP6Addr}, nil)
-	t.targets = t.newSet("port_targets", types{link, wide()}, nil)
-	t.targets.typeOf = linkAndTarget()
+	t.targets = t.newSet("port_targets", types{link, number(16)}, nil)
+	t.targets.typeOf = linkAndNumber(transportHeader, targetAt, 16)
+	t.identifiers = t.newSet("port_identifiers", types{link, number(identifierLen)}, nil)
+	t.identifiers.typeOf = linkAndNumber(networkHeader, source6At+identifierAt, identifierLen)
 	t.unaddressed = t.newSet("unaddressed_ports", types{link}, nil)
 	t.tagged = t.newSet("tagged_ports", types{link}, nil)
 	t.policed = t.newSet("policed_ports", types{link}, nil)
@@ -48,31 +53,36 @@ func newPortTable() *table {
 	return t
 }
 
-// wide returns the type of a number as long as an IPv6 address.
-func wide() nftables.SetDatatype {
+// number returns the type of a number with a length in bytes.
+func number(length uint32) nftables.SetDatatype {
 	number := nftables.TypeInteger
-	number.Bytes = 16
+	number.Bytes = length
 	return number
 }
 
-// linkAndTarget is nft's encoding of "iifname . @th,64,128", the link and the target of
-// neighbour discovery. Versions of nft that have a name for the target show that of the
+// The headers in nft's encoding: PROTO_BASE_NETWORK_HDR, PROTO_BASE_TRANSPORT_HDR.
+const networkHeader, transportHeader = 2, 3
+
+// An interface identifier is the second half of an address.
+const identifierAt, identifierLen = 8, 8
+
+// linkAndNumber is nft's encoding of such a pair as "iifname . @th,64,128", the link and the target of
+// neighbour discovery. Offset and length are in bytes. Versions of nft that have a name for the target show that of the
 // field as a number, too, so an address and a target cannot be in one set.
-func linkAndTarget() []byte {
+func linkAndNumber(header, offset, length uint32) []byte {
 	const (
 		keyTypeOf, kind, data = 3, 0, 1 // NFTNL_UDATA_SET_KEY_TYPEOF, NFTNL_UDATA_SET_TYPEOF_EXPR, _DATA
 		payload, meta, concat = 7, 9, 13
-		transport             = 3 // PROTO_BASE_TRANSPORT_HDR
 	)
-	number := func(of byte, n uint32) []byte { return append([]byte{of, 4}, native(n)...) }
+	attribute := func(of byte, n uint32) []byte { return append([]byte{of, 4}, native(n)...) }
 	nest := func(of byte, parts ...[]byte) []byte {
 		all := slices.Concat(parts...)
 		return append([]byte{of, byte(len(all))}, all...)
 	}
-	link := nest(0, number(kind, meta), nest(data, number(0, uint32(expr.MetaKeyIIFNAME))))
-	target := nest(1, number(kind, payload), nest(data,
-		number(0, 0), number(1, 0), number(2, transport), number(3, 8*targetAt), number(4, 8*16)))
-	return nest(keyTypeOf, number(kind, concat), nest(data, link, target))
+	link := nest(0, attribute(kind, meta), nest(data, attribute(0, uint32(expr.MetaKeyIIFNAME))))
+	target := nest(1, attribute(kind, payload), nest(data,
+		attribute(0, 0), attribute(1, 0), attribute(2, header), attribute(3, 8*offset), attribute(4, 8*length)))
+	return nest(keyTypeOf, attribute(kind, concat), nest(data, link, target))
 }
 
 // newHeldPortTable returns the table that a long-lived process holds, so that a flush of
@@ -121,6 +131,8 @@ func (l *lister) port(s *set, p *BridgePort, first int) {
 		}
 	case s == ports.unaddressed && (p.Unaddressed || all), s == ports.tagged && (p.Tagged || all), s == ports.unfragmentedPorts && (p.Unfragmented || all):
 		add()
+	case s == ports.identifiers && len(p.MAC) == macLen && (p.Autoconfigured || all):
+		add(identifier(p.MAC))
 	case s == ports.addresses4 || s == ports.addresses6 || s == ports.targets:
 		for _, a := range p.Addresses {
 			if a = a.Unmap().WithZone(""); a.IsValid() && a.Is4() == (s == ports.addresses4) {
@@ -132,6 +144,11 @@ func (l *lister) port(s *set, p *BridgePort, first int) {
 
 const macLen = 6
 
+// identifier returns the interface identifier of a MAC (RFC 4291, appendix A).
+func identifier(mac net.HardwareAddr) []byte {
+	return []byte{mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]}
+}
+
 // ofPort describes an element of a bridge port.
 func (e *element) ofPort() string {
 	port, rest := e.link(), e.key[unix.IFNAMSIZ:e.set.keyLen]
@@ -141,6 +158,8 @@ func (e *element) ofPort() string {
 	case t.targets:
 		target, _ := netip.AddrFromSlice(rest)
 		return fmt.Sprintf("neighbour discovery for %s of bridge port %q", target, port)
+	case t.identifiers:
+		return fmt.Sprintf("interface identifier %x of bridge port %q", rest[:identifierLen], port)
 	case t.unaddressed:
 		return fmt.Sprintf("every address of bridge port %q", port)
 	case t.tagged:

@@ -41,7 +41,7 @@ func TestAddIsIdempotent(t *testing.T) {
 		require.NoError(t, r.Add(t.Context(), everything()))
 		require.NoError(t, r.Check(t.Context(), everything()))
 	}
-	require.Equal(t, 30, countElements(t))
+	require.Equal(t, 31, countElements(t))
 	for range 3 {
 		require.NoError(t, r.Del(t.Context(), everything()))
 		require.Zero(t, countElements(t))
@@ -336,6 +336,7 @@ func TestOwned(t *testing.T) {
 		"host port 8080/sctp -> [fd00:1::3]:80" + of,
 		"host port 8080/tcp -> 10.1.2.3:80" + of,
 		"host port [2001:db8::1]:53/udp -> [fd00:1::3]:5353" + of,
+		"interface identifier 000102fffe030405 of bridge port \"veth0\"" + of,
 		"masqueraded address 10.1.2.3" + of,
 		"masqueraded address fd00:1::3" + of,
 		`neighbour discovery for fd00:1::3 of bridge port "veth0"` + of,

@@ -32,6 +32,9 @@ type addition struct {
 // Add implements sdk.Plugin.
 func (b *bridge) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, error) {
 	mac, err := b.mac(c)
+	if err == nil && c.Link != nil {
+		err = sdk.Invalid(b.Policed())
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -255,16 +258,24 @@ func (a *addition) detach(ctx context.Context) error {
 }
 
 func (a *addition) configure(ctx context.Context) error {
-	listens, err := a.mayHearRouters(a.args.Host, a.link)
-	if err == nil && listens {
-		err = veth.IgnoreRoutersInside(a.sandbox, a.args.IfName)
-	}
-	if err != nil {
+	if err := a.hearRouters(); err != nil {
 		return err
 	}
 	o := a.options(a.args)
 	o.NotifyLater = true
 	return veth.Configure(ctx, a.sandbox, &a.veth, a.result, o)
+}
+
+// hearRouters has the container accept or ignore router advertisements.
+func (a *addition) hearRouters() error {
+	if a.AcceptRA {
+		return veth.AcceptRoutersInside(a.sandbox, a.args.IfName)
+	}
+	listens, err := a.mayHearRouters(a.args.Host, a.link)
+	if err != nil || !listens {
+		return err
+	}
+	return veth.IgnoreRoutersInside(a.sandbox, a.args.IfName)
 }
 
 // bringPortUp brings up a port with VLANs, and one without the source guard.
@@ -279,6 +290,9 @@ func (a *addition) bringPortUp(context.Context) error {
 func (a *addition) bringUp(context.Context) error {
 	if a.DisableContainerInterface {
 		return nil
+	}
+	if err := a.hearRouters(); err != nil {
+		return err
 	}
 	return a.sandbox.SetUp(a.veth.PeerIndex)
 }

@@ -45,6 +45,9 @@ type config struct {
 	// Fragments false drops fragments of IP packets from the container; default true. The reference
 	// plugin ignores the key.
 	Fragments *bool `json:"fragments"`
+	// AcceptRA has the container accept router advertisements, in addition to the addresses of IPAM. The reference
+	// plugin ignores the key.
+	AcceptRA bool `json:"acceptRA"`
 }
 
 // bridge is the plugin.
@@ -88,6 +91,8 @@ func (b *bridge) validate() error {
 		return fmt.Errorf("invalid VLAN ID %d (must be between 0 and 4094)", b.Vlan)
 	case b.ipam != "" && b.DisableContainerInterface:
 		return errors.New("cannot use IPAM when DisableContainerInterface flag is set")
+	case b.AcceptRA && b.DisableContainerInterface:
+		return errors.New(`"acceptRA" needs the container's interface: remove "disableContainerInterface"`)
 	case b.dropsFragments() && !b.guardsSources():
 		return errors.New(`"fragments": false needs the source guard: remove "sourceGuard": false`)
 	case b.HairpinMode && b.PromiscMode:
@@ -96,6 +101,16 @@ func (b *bridge) validate() error {
 	var err error
 	b.vlans, err = ranges(b.VlanTrunk)
 	return sdk.FirstError(err, veth.ValidateMTU(b.MTU))
+}
+
+var errPoliced = errors.New(`"acceptRA" and the plugin "policy" exclude each other, because policies know only the addresses of IPAM: remove one of them`)
+
+// Policed implements sdk.Policed.
+func (b *bridge) Policed() error {
+	if b.AcceptRA {
+		return errPoliced
+	}
+	return nil
 }
 
 // mac returns the hardware address of the container's end. args.cni overrides CNI_ARGS,

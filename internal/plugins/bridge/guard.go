@@ -135,6 +135,7 @@ func containerMAC(c *sdk.CmdArgs, r *types100.Result) (_ net.HardwareAddr, ok bo
 // container are not known.
 func (b *bridge) portOf(owner names.Owner, mac net.HardwareAddr, r *types100.Result) []ruleset.BridgePort {
 	p := ruleset.BridgePort{Name: owner.Veth(), MAC: mac, Addresses: sdk.Addresses(r), Unaddressed: len(r.IPs) == 0, Tagged: len(b.vlans) > 0, Unfragmented: b.dropsFragments()}
+	p.Autoconfigured = b.AcceptRA
 	if !p.Unaddressed {
 		addr, _ := netip.AddrFromSlice(veth.LinkLocal(mac))
 		p.Addresses = append(p.Addresses, addr)
@@ -205,7 +206,7 @@ func (b *bridge) guardPort(changes *rtnl.Batch, port rtnl.Port, attached bool) (
 // takesNoRouters reports whether the source guard drops what a container sends from addresses of router
 // advertisements.
 func (b *bridge) takesNoRouters() bool {
-	return b.guardsSources() && b.ipam != "" && !b.DisableContainerInterface
+	return b.guardsSources() && b.ipam != "" && !b.DisableContainerInterface && !b.AcceptRA
 }
 
 // mayHearRouters reports whether router advertisements may reach a container whose source guard drops what it would send

@@ -50,14 +50,17 @@ func (b *bridge) Check(ctx context.Context, c *sdk.CmdArgs) error {
 }
 
 // checkRouters returns an error if a container on a bridge without the host's address accepts what routers advertise. Of
-// others it is not known here whether ADD has found a bridge of the host.
+// others it is not known here whether ADD has found a bridge of the host. With acceptRA, the container has to accept it.
 func (b *bridge) checkRouters(c *sdk.CmdArgs, r *types100.Result) error {
-	if !b.takesNoRouters() || b.IsGateway || sdk.AddedByReference(c, b.Name, r) {
+	if !b.AcceptRA && (!b.takesNoRouters() || b.IsGateway) || sdk.AddedByReference(c, b.Name, r) {
 		return nil
 	}
 	s, err := c.Sandbox()
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
+	case b.AcceptRA:
+		return veth.CheckAcceptedRouters(s, c.IfName)
 	}
 	return veth.CheckRoutersInside(s, c.IfName)
 }
@@ -70,6 +73,9 @@ func (b *bridge) restoreRouters(c *sdk.CmdArgs, r *types100.Result) error {
 	s, err := c.Sandbox()
 	if err != nil {
 		return err
+	}
+	if b.AcceptRA {
+		return veth.AcceptRoutersInside(s, c.IfName)
 	}
 	return veth.IgnoreRoutersInside(s, c.IfName)
 }

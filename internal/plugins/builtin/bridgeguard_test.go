@@ -248,6 +248,39 @@ func TestBridgeGuardOfReservedMulticast(t *testing.T) {
 	require.NoError(t, g.run("DEL", open, conf, result))
 }
 
+// TestBridgeGuardOfAutoconfiguredAddresses: with acceptRA, a container sends from each address that it can derive from its
+// MAC, as from those of its result, and from no other.
+func TestBridgeGuardOfAutoconfiguredAddresses(t *testing.T) {
+	g, conf := newGuardTest(t), with(with(guardedBridge(), "acceptRA", true), "ipam", hostLocal("10.9.0.0/24"))
+	a, result, out := g.add("auto", conf)
+	own := stationOf(t, result)
+	identifier := own.linkLocal.AsSlice()[8:]
+	for _, prefix := range []string{"2001:db8:66::", "fd00:9::"} {
+		half := netip.MustParseAddr(prefix).As16()
+		own.ip6, _ = netip.AddrFromSlice(slices.Concat(half[:8], identifier))
+		frames := framesOf(own, g.neighbour)
+		require.Equal(t, named(frames, true), arrived(t, out, g.in, frames))
+	}
+	remove := "nft flush set bridge allocnet port_identifiers"
+	output(t, "sh", "-c", remove)
+	require.ErrorContains(t, g.run("CHECK", a, conf, result), "interface identifier")
+	require.NoError(t, g.run(sdk.Repair, a, conf, result))
+	require.NoError(t, g.run("CHECK", a, conf, result))
+	frames := framesOf(own, g.neighbour)
+	require.Equal(t, named(frames, true), arrived(t, out, g.in, frames))
+	require.NoError(t, g.run("DEL", a, conf, result))
+	require.NotContains(t, output(t, "nft", "list", "table", "bridge", "allocnet"), hostEnd(result))
+
+	// Without the key, such addresses are others'.
+	conf = with(guardedBridge(), "ipam", hostLocal("10.9.0.0/24"))
+	_, result, out = g.add("not", conf)
+	own = stationOf(t, result)
+	half := netip.MustParseAddr("2001:db8:66::").As16()
+	own.ip6, _ = netip.AddrFromSlice(slices.Concat(half[:8], own.linkLocal.AsSlice()[8:]))
+	frames = framesOf(own, g.neighbour)
+	require.NotContains(t, arrived(t, out, g.in, frames), ".own IPv6")
+}
+
 // TestBridgeGuardWithoutAddresses: of a container without addresses only the MAC is checked.
 func TestBridgeGuardWithoutAddresses(t *testing.T) {
 	g := newGuardTest(t)

@@ -25,6 +25,12 @@ type Chained interface {
 	NoResult() error
 }
 
+// Policed is a plugin that not every network with the plugin policy can have.
+type Policed interface {
+	// Policed returns the error of Add in such a network.
+	Policed() error
+}
+
 // ErrNeedsRuntime is in the error of a Factory if the configuration is complete only with capability arguments.
 var ErrNeedsRuntime = errors.New("a capability argument is missing")
 
@@ -33,6 +39,8 @@ type Chain struct {
 	Plugins map[string]Factory
 	// First reports that no plugin runs before this one.
 	First bool
+	// Policed reports that the network has the plugin policy.
+	Policed bool
 	// Requested reports that capability arguments can complete the configuration.
 	Requested bool
 }
@@ -46,6 +54,11 @@ func (c *PluginConf) Validate(name, ipam string, chain Chain) error {
 	}
 	if chained, ok := p.(Chained); ok && chain.First {
 		return named(name, Invalid(chained.NoResult()))
+	}
+	if policed, ok := p.(Policed); ok && chain.Policed {
+		if err := policed.Policed(); err != nil {
+			return named(name, Invalid(err))
+		}
 	}
 	var planned *types100.Result
 	if ipam != "" {

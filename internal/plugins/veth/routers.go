@@ -74,3 +74,38 @@ func CheckRoutersInside(s *rtnl.Sandbox, name string) error {
 	}
 	return fmt.Errorf("interface %q accepts router advertisements, and the source guard drops what it sends from their addresses: net.ipv6.conf.%s.accept_ra is not 0", name, name)
 }
+
+// accepting are the sysctls of an interface that takes addresses from router advertisements: the kernel derives
+// them from the MAC, as the source guard expects, and makes no temporary ones.
+var accepting = []struct{ name, value string }{
+	{"disable_ipv6", "0"}, {"accept_ra", "2"}, {"autoconf", "1"}, {"addr_gen_mode", "0"}, {"use_tempaddr", "0"},
+}
+
+// AcceptRoutersInside makes the kernel accept router advertisements that arrive over the container's end, and derive
+// addresses from the MAC.
+func AcceptRoutersInside(s *rtnl.Sandbox, name string) error {
+	return s.Do(func() error {
+		for _, sysctl := range accepting {
+			if err := rtnl.SetSysctl("net/ipv6/conf/"+name+"/"+sysctl.name, sysctl.value); err != nil {
+				return fmt.Errorf("accept router advertisements: %w", err)
+			}
+		}
+		return nil
+	})
+}
+
+// CheckAcceptedRouters returns an error if something that AcceptRoutersInside sets has another value.
+func CheckAcceptedRouters(s *rtnl.Sandbox, name string) error {
+	return s.Do(func() error {
+		for _, sysctl := range accepting {
+			value, err := rtnl.Sysctl("net/ipv6/conf/" + name + "/" + sysctl.name)
+			if err != nil {
+				return err
+			}
+			if value != sysctl.value {
+				return fmt.Errorf("interface %q takes no addresses from router advertisements as acceptRA has it: net.ipv6.conf.%s.%s is %s instead of %s", name, name, sysctl.name, value, sysctl.value)
+			}
+		}
+		return nil
+	})
+}
