@@ -19,12 +19,6 @@ type hostPrefixes struct {
 	until time.Time
 }
 
-const (
-	prefixesFor = 10 * time.Second
-	// prefixesShare bounds the part of the time that listing takes: a five-hundredth.
-	prefixesShare = 500
-)
-
 // list returns what the host has, and whether that was looked at just now. With again, it always is.
 func (h *hostPrefixes) list(confs *conflist.Dir, created *bridges.Store, now func() time.Time, again bool) (taken []subnets.Taken, fresh bool, err error) {
 	h.mu.Lock()
@@ -43,7 +37,7 @@ func (h *hostPrefixes) list(confs *conflist.Dir, created *bridges.Store, now fun
 		return t.Bridge && own && err == nil
 	})
 	end := now()
-	h.until = end.Add(max(prefixesFor, prefixesShare*end.Sub(began)))
+	h.until = end.Add(subnets.Pause(end.Sub(began)))
 	return h.taken, true, nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/internal/state/conflist"
+	"github.com/allocnet/allocnet/internal/subnets"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
@@ -117,7 +118,13 @@ func TestSubnetsOfTheEmbeddedNetwork(t *testing.T) {
 	}
 	require.NoError(t, h.Ready(t.Context()))
 	lan(t, first.Addr().Next().Next().String()+"/16", first.Addr().Next().String()) // after the start of the process
+	listed := func() netip.Prefix {
+		all, _ := h.confs.Networks()
+		return subnets.Of(all[len(all)-1])[0].Prefix
+	}
+	require.Equal(t, first, listed(), "each list of networks looks at all links of the host")
 	require.NoError(t, h.Ready(t.Context()))
+	require.Equal(t, second, listed())
 	require.True(t, second.Contains(setUp(h.Configurator, "a")))
 
 	ip(t, "link del uplink")

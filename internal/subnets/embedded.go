@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/allocnet/allocnet/internal/smallfile"
 	"github.com/allocnet/allocnet/internal/state/conflist"
@@ -19,9 +20,10 @@ import (
 const keptFile = "subnets"
 
 // Networks returns the configurations of a directory and the embedded network. If the options name no subnets, the
-// embedded network has those that are kept in the state directory. While none are kept, it has
-// those that Keep would choose now.
+// embedded network has those that are kept in the state directory. While none are kept, it has those that Keep would
+// choose; in a list of all networks, those that it would have chosen some seconds ago: see Pause.
 func Networks(confDir string, o conflist.EmbeddedOptions) (*conflist.Dir, error) {
+	began := time.Now()
 	chosen, kept, err := choice(o)
 	if err != nil {
 		return nil, err
@@ -31,19 +33,29 @@ func Networks(confDir string, o conflist.EmbeddedOptions) (*conflist.Dir, error)
 		return nil, err
 	}
 	dir := conflist.New(confDir, n)
-	if !kept {
-		dir.Follow(func() (*conflist.Network, bool, error) {
-			now, kept, err := choice(o)
-			if err != nil || slices.Equal(now, chosen) {
-				return n, kept, err
-			}
-			next, err := with(o, now)
-			if err == nil {
-				n, chosen = next, now
-			}
-			return n, kept, err
-		})
+	if kept {
+		return dir, nil
 	}
+	until := time.Now().Add(Pause(time.Since(began)))
+	dir.Follow(func(fresh bool) (*conflist.Network, bool, error) {
+		now, kept, err := keptIn(o.StateDir)
+		if err == nil && !kept {
+			began := time.Now()
+			if !fresh && began.Before(until) {
+				return n, false, nil
+			}
+			now, err = choose(o)
+			until = time.Now().Add(Pause(time.Since(began)))
+		}
+		if err != nil || slices.Equal(now, chosen) {
+			return n, kept, err
+		}
+		next, err := with(o, now)
+		if err == nil {
+			n, chosen = next, now
+		}
+		return n, kept, err
+	})
 	return dir, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -34,6 +35,15 @@ type Taken struct {
 	Owner    names.Owner // of the link; the zero value if it is not an attachment's
 	What     string      // the text for messages: route 10.0.0.0/8 via 192.0.2.1 through eth0
 }
+
+const (
+	shortestPause = 10 * time.Second
+	// pauseShare bounds the part of the time that looking takes: a five-hundredth.
+	pauseShare = 500
+)
+
+// Pause returns for how long what OfHost has returned is good enough, if that took a time: it grows with the number of links.
+func Pause(took time.Duration) time.Duration { return max(shortestPause, pauseShare*took) }
 
 // OfHost returns the addresses of all links, and the routes of all tables but local with their next
 // hops. It leaves out the loopback interface, link-local and multicast ones, the prefixes of default routes, and

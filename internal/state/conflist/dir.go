@@ -21,7 +21,7 @@ type Dir struct {
 	mu       sync.Mutex
 	embedded *Network
 	// next returns the embedded network while its subnets are not settled: see Follow.
-	next    func() (n *Network, settled bool, err error)
+	next    func(fresh bool) (n *Network, settled bool, err error)
 	files   []*file              // sorted by name, from the last read of the directory
 	err     *FileError           // of the last read
 	stamp   stamp                // of the directory, taken before the last read
@@ -41,15 +41,15 @@ func New(path string, embedded *Network) *Dir {
 	return &Dir{path: path, embedded: embedded, now: time.Now}
 }
 
-// Follow makes each lookup of the embedded network, and Networks, take it from next, until next reports that it is settled.
-// After an error the former one stays. Call Follow before the first read.
-func (d *Dir) Follow(next func() (n *Network, settled bool, err error)) { d.next = next }
+// Follow makes each lookup of the embedded network, which asks for a fresh one, and Networks take it from next, until
+// next reports that it is settled. After an error the former one stays. Call Follow before the first read.
+func (d *Dir) Follow(next func(fresh bool) (n *Network, settled bool, err error)) { d.next = next }
 
-func (d *Dir) follow() {
+func (d *Dir) follow(fresh bool) {
 	if d.next == nil {
 		return
 	}
-	n, settled, err := d.next()
+	n, settled, err := d.next(fresh)
 	if err != nil {
 		return
 	}
@@ -83,7 +83,7 @@ func (d *Dir) Lookup(name string) (*Network, error) {
 	defer d.mu.Unlock()
 	d.refresh()
 	if name == EmbeddedName {
-		d.follow()
+		d.follow(true)
 	}
 	networks, problems := d.resolve()
 	for _, n := range networks {
@@ -137,7 +137,7 @@ func (d *Dir) Networks() ([]*Network, []*FileError) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.refresh()
-	d.follow()
+	d.follow(false)
 	networks, problems := d.resolve()
 	for i, n := range networks {
 		networks[i] = d.withSubnets(n)
