@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"time"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/internal/smallfile"
 	"github.com/allocnet/allocnet/internal/state/conflist"
@@ -21,12 +24,12 @@ const keptFile = "subnets"
 
 // Networks returns the configurations of a directory and the embedded network. If the options name no subnets, the
 // embedded network has those that are kept in the state directory. While none are kept, it has those that Keep would
-// choose; in a list of all networks, those that it would have chosen some seconds ago: see Pause.
+// choose; in a list of all networks, those that it would have chosen some seconds ago: see Pause. Networks itself does not
+// look at the host, which takes a second with 10,000 links.
 func Networks(confDir string, o conflist.EmbeddedOptions) (*conflist.Dir, error) {
-	began := time.Now()
-	chosen, kept, err := choice(o)
-	if err != nil {
-		return nil, err
+	chosen, kept, err := keptFor(o)
+	if err != nil || !kept {
+		chosen = first()
 	}
 	n, err := with(o, chosen)
 	if err != nil {
@@ -36,7 +39,7 @@ func Networks(confDir string, o conflist.EmbeddedOptions) (*conflist.Dir, error)
 	if kept {
 		return dir, nil
 	}
-	until := time.Now().Add(Pause(time.Since(began)))
+	var until time.Time
 	dir.Follow(func(fresh bool) (*conflist.Network, bool, error) {
 		now, kept, err := keptIn(o.StateDir)
 		if err == nil && !kept {
@@ -85,15 +88,20 @@ func with(o conflist.EmbeddedOptions, chosen []netip.Prefix) (*conflist.Network,
 // choice returns the subnets that are kept or would be, nil if the options name them, and whether they stay as they
 // are.
 func choice(o conflist.EmbeddedOptions) (list []netip.Prefix, kept bool, err error) {
-	if len(o.Subnets) > 0 || o.SubnetsFrom != "" || !filepath.IsAbs(o.StateDir) {
-		return nil, true, nil
-	}
-	list, kept, err = keptIn(o.StateDir)
+	list, kept, err = keptFor(o)
 	if err != nil || !kept { // Keep returns the error, when the network is used
 		kept = false
 		list, err = choose(o)
 	}
 	return list, kept, err
+}
+
+// keptFor returns the subnets that are kept, nil if the options name them, and whether they stay as they are.
+func keptFor(o conflist.EmbeddedOptions) (list []netip.Prefix, kept bool, err error) {
+	if len(o.Subnets) > 0 || o.SubnetsFrom != "" || !filepath.IsAbs(o.StateDir) {
+		return nil, true, nil
+	}
+	return keptIn(o.StateDir)
 }
 
 // Keep writes the subnets of the embedded network into the state directory, unless the options name them or
@@ -150,13 +158,16 @@ func keptIn(stateDir string) (list []netip.Prefix, kept bool, err error) {
 
 // choose returns the subnets that Keep would keep now.
 func choose(o conflist.EmbeddedOptions) (list []netip.Prefix, err error) {
-	taken, err := OfHost(nil)
-	if err != nil {
-		return nil, err
-	}
 	servers, err := NameServers("/etc/resolv.conf")
 	if err != nil {
 		servers = nil // doctor reports it
+	}
+	if free, err := hasNothingIn(first(), servers); free || err != nil {
+		return first(), err
+	}
+	taken, err := OfHost(nil)
+	if err != nil {
+		return nil, err
 	}
 	for _, s := range servers {
 		taken = append(taken, Taken{Kind: NextHop, Prefix: netip.PrefixFrom(s, s.BitLen())})
@@ -165,6 +176,37 @@ func choose(o conflist.EmbeddedOptions) (list []netip.Prefix, err error) {
 		list = append(list, firstFree(o, candidates, taken))
 	}
 	return list, nil
+}
+
+// hasNothingIn reports whether the host has no address, route or next hop in some subnets, and they hold none of others. Unlike
+// OfHost, it does not list the links, for which the kernel takes time that grows with the square of their number.
+func hasNothingIn(list []netip.Prefix, others []netip.Addr) (bool, error) {
+	routes, addrs, err := prefixesOfHost()
+	if err != nil {
+		return false, err
+	}
+	within := func(p netip.Prefix) bool { return slices.ContainsFunc(list, p.Overlaps) }
+	has := func(n *net.IPNet) bool {
+		if n == nil {
+			return false
+		}
+		ones, _ := n.Mask.Size()
+		ip, ok := netip.AddrFromSlice(n.IP)
+		return ok && ones > 0 && within(netip.PrefixFrom(ip.Unmap(), ones)) // a default route takes nothing
+	}
+	holds := func(ip net.IP) bool {
+		a, ok := netip.AddrFromSlice(ip)
+		return ok && within(netip.PrefixFrom(a.Unmap(), a.Unmap().BitLen()))
+	}
+	for _, a := range others {
+		if holds(a.AsSlice()) {
+			return false, nil
+		}
+	}
+	return !slices.ContainsFunc(addrs, func(a netlink.Addr) bool { return has(a.IPNet) }) &&
+		!slices.ContainsFunc(routes, func(r netlink.Route) bool {
+			return has(r.Dst) || holds(r.Gw) || slices.ContainsFunc(r.MultiPath, func(hop *netlink.NexthopInfo) bool { return holds(hop.Gw) })
+		}), nil
 }
 
 // firstFree returns the first of some subnets in which the host has nothing, or would lose nothing.

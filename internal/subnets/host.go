@@ -49,19 +49,13 @@ func Pause(took time.Duration) time.Duration { return max(shortestPause, pauseSh
 // hops. It leaves out the loopback interface, link-local and multicast ones, the prefixes of default routes, and
 // the routes for which leftOut, which may be nil, returns true.
 func OfHost(leftOut func(*netlink.Route) bool) (list []Taken, err error) {
-	routes, err := retry.List(func() ([]netlink.Route, error) { // before the links: see routes
-		return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
-	})
+	routes, addrs, err := prefixesOfHost()
 	if err != nil {
-		return nil, fmt.Errorf("list routes: %w", err)
+		return nil, err
 	}
-	links, err := retry.List(netlink.LinkList)
+	links, err := retry.List(netlink.LinkList) // after the routes: see addRoute
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
-	}
-	addrs, err := retry.List(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
-	if err != nil {
-		return nil, fmt.Errorf("list addresses: %w", err)
 	}
 	h := host{links: map[int]netlink.Link{}}
 	for _, l := range links {
@@ -78,6 +72,21 @@ func OfHost(leftOut func(*netlink.Route) bool) (list []Taken, err error) {
 		}
 	}
 	return h.taken, nil
+}
+
+// prefixesOfHost returns the routes of all tables, and the addresses of all links.
+func prefixesOfHost() (routes []netlink.Route, addrs []netlink.Addr, err error) {
+	routes, err = retry.List(func() ([]netlink.Route, error) {
+		return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("list routes: %w", err)
+	}
+	addrs, err = retry.List(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, nil, fmt.Errorf("list addresses: %w", err)
+	}
+	return routes, addrs, nil
 }
 
 // host collects what a host has.
