@@ -42,7 +42,7 @@ CNI_BIN  := /opt/cni/bin
 UNITS    := $(PREFIX)/lib/systemd/system
 
 .DEFAULT_GOAL := help
-.PHONY: help build shim programs install uninstall plugins release package-test deps test quick unit race integration hosts pools runtimes kernels ui-test crash stress lint fuzz bench demo clean
+.PHONY: help build shim programs install uninstall plugins release package-test deps test quick unit race integration hosts pools runtimes kubernetes kernels ui-test crash stress lint fuzz bench demo clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 16
@@ -180,6 +180,17 @@ pools: plugins ## the integration tests with allocations from pools
 # A few minutes: the tests start hundreds of containers.
 runtimes: deps plugins ## containerd with the library in its client, and with allocnet in CRI
 	cd integration/containerd && GOWORK=off go test -v -count=1 -timeout 20m .
+
+# Outside of CI: the first run compiles for half an hour. The version is that of the image in deploy/daemonset.yaml.
+KUBERNETES := $(BIN)/kubernetes
+kubernetes: deps ## a node of Kubernetes with deploy/daemonset.yaml: etcd to kubelet, compiled from the module proxy
+	mkdir -p $(KUBERNETES)
+	cd integration/kubernetes/programs && GOWORK=off go build -ldflags='-s -w' -o $(KUBERNETES)/ \
+	  $(addprefix k8s.io/kubernetes/cmd/,kube-apiserver kube-controller-manager kube-scheduler kubectl kubelet)
+	cd integration/kubernetes/containerd && GOWORK=off go build -ldflags='-s -w' -o $(KUBERNETES)/ \
+	  $(addprefix github.com/containerd/containerd/v2/cmd/,containerd containerd-shim-runc-v2 ctr)
+	VERSION=1.2.3 ARCHES=$$(go env GOARCH) DIST=$(KUBERNETES)/release packaging/release
+	ALLOCNET_KUBERNETES=$(KUBERNETES) go test -v -count=1 -timeout 1h ./integration/kubernetes
 
 # Without KVM, a boot takes seconds and the tests a quarter of an hour for each kernel.
 kernels: KERNELS ?= 6.1 6.12

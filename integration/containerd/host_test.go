@@ -2,12 +2,8 @@ package containerd
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -24,6 +20,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/hostsnap"
 	"github.com/allocnet/allocnet/internal/testing/ociimage"
+	"github.com/allocnet/allocnet/internal/testing/pidns"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/process"
 	"github.com/allocnet/allocnet/internal/testing/skip"
@@ -64,8 +61,8 @@ func newHost(t testing.TB, plugins string) *host {
 	dir, err := os.MkdirTemp("", "c") // a socket's path must be short
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		endOthers(t)
-		unmountBelow(t, dir)
+		pidns.EndOthers(t)
+		pidns.UnmountBelow(t, dir)
 		require.NoError(t, errors.Join(os.RemoveAll(dir), os.RemoveAll("/run/containerd")))
 	})
 	h := &host{t: t, outside: testhost.Outside(t), dir: dir, socket: filepath.Join(dir, "s")}
@@ -82,9 +79,14 @@ func (h *host) requireUnchanged() {
 	h.t.Helper()
 	before := h.snapshot()
 	h.t.Cleanup(func() {
-		if !h.t.Failed() {
-			require.Empty(h.t, hostsnap.Diff(before, h.snapshot()), "the host is as it was before")
+		if h.t.Failed() {
+			return
 		}
+		differs := hostsnap.Diff(before, h.snapshot())
+		for deadline := time.Now().Add(time.Minute); differs != "" && time.Now().Before(deadline); { // links are deleted some time after the pods
+			differs = hostsnap.Diff(before, h.snapshot())
+		}
+		require.Empty(h.t, differs, "the host is as it was before")
 	})
 }
 
@@ -169,24 +171,7 @@ func isContainers(a netip.Addr) bool {
 
 // get requests a path over HTTP from the external machine, at a port of the host.
 func (h *host) get(port int, path string) (string, error) {
-	dial := func(ctx context.Context, network, address string) (c net.Conn, err error) {
-		err = h.outside.Do(func() error {
-			c, err = (&net.Dialer{Timeout: 2 * time.Second}).DialContext(ctx, network, address)
-			return err
-		})
-		return c, err
-	}
-	client := http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}, Timeout: 5 * time.Second}
-	r, err := client.Get(fmt.Sprintf("http://%s:%d%s", testhost.Host4.Addr(), port, path))
-	if err != nil {
-		return "", err
-	}
-	defer r.Body.Close()
-	body, err := io.ReadAll(r.Body)
-	if err == nil && r.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s", path, r.Status)
-	}
-	return string(body), err
+	return testhost.Get(h.outside, fmt.Sprintf("http://%s:%d%s", testhost.Host4.Addr(), port, path))
 }
 
 // requireGet is get for a path that must exist. The server may be starting.

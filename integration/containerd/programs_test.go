@@ -6,16 +6,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
-	"strconv"
-	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/privhost"
 	"github.com/allocnet/allocnet/internal/testing/refplugins"
@@ -59,34 +54,4 @@ func eventually(t testing.TB, what string, is func() bool) {
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
-}
-
-// endOthers kills all processes except those of the tests, such as the containers that a
-// killed containerd has left.
-func endOthers(t testing.TB) {
-	t.Helper()
-	keep := []string{"1", strconv.Itoa(os.Getppid()), strconv.Itoa(os.Getpid())}
-	eventually(t, "all other processes end", func() bool {
-		paths, err := filepath.Glob("/proc/[0-9]*")
-		require.NoError(t, err)
-		for _, path := range paths {
-			if pid := filepath.Base(path); !slices.Contains(keep, pid) {
-				n, _ := strconv.Atoi(pid)
-				_ = syscall.Kill(n, syscall.SIGKILL)
-			}
-		}
-		return len(paths) == len(keep)
-	})
-}
-
-// unmountBelow unmounts what is mounted in a directory.
-func unmountBelow(t testing.TB, dir string) {
-	t.Helper()
-	mounts, err := os.ReadFile("/proc/self/mounts")
-	require.NoError(t, err)
-	for line := range strings.Lines(string(mounts)) {
-		if at := strings.Fields(line)[1]; strings.HasPrefix(at, dir+"/") {
-			require.NoError(t, unix.Unmount(at, unix.MNT_DETACH))
-		}
-	}
 }
