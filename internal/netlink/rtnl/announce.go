@@ -23,7 +23,8 @@ func (s *Sandbox) Announce(index int, mac net.HardwareAddr, ips ...net.IP) error
 	if err != nil {
 		return fmt.Errorf("announce addresses: %w", err)
 	}
-	defer unix.Close(fd)
+	// The kernel waits for an RCU grace period, some 15 ms, before it closes a packet socket (packet_release).
+	defer func() { go unix.Close(fd) }()
 	var errs []error
 	for _, ip := range ips {
 		frame := announcement(mac, ip)
