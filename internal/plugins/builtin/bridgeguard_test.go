@@ -268,7 +268,7 @@ func TestBridgeGuardOfAutoconfiguredAddresses(t *testing.T) {
 	require.NoError(t, g.run("CHECK", a, conf, result))
 	frames := framesOf(own, g.neighbour)
 	require.Equal(t, named(frames, true), arrived(t, out, g.in, frames))
-	require.NoError(t, g.run("DEL", a, conf, result))
+	require.NoError(t, g.run("DEL", a, with(conf, "acceptRA", false), result)) // the configuration has changed
 	require.NotContains(t, output(t, "nft", "list", "table", "bridge", "allocnet"), hostEnd(result))
 
 	// Without the key, such addresses are others'.
