@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/allocnet/allocnet/configurator"
 )
 
 // life measures one allocation at a time: ADD, then DEL.
@@ -21,6 +23,38 @@ func (b *bench) life(ctx context.Context) error {
 				return err
 			}
 		}
+	}
+	return b.reused(ctx, slots)
+}
+
+const reusedTitle = "ADD, bridge, addresses in use before"
+
+// reused measures ADDs on a bridge with so few addresses that each was another allocation's within the
+// last hour, as on every host with a /24: such an ADD announces its address.
+func (b *bench) reused(ctx context.Context, slots []*slot) error {
+	b.progress("one by one: bridge, addresses in use before")
+	systems, err := b.openAll(ctx, "bridge", false, baselineName)
+	if err != nil {
+		return err
+	}
+	n := b.newNetwork(nativeName, "bridge", false)
+	n.addresses = len(slots)
+	native, err := b.newConfigured(ctx, n, nativeName, configurator.EngineNative)
+	if err != nil {
+		return errors.Join(err, closeAll(ctx, systems))
+	}
+	systems[nativeName] = native
+	// The first round uses every address once.
+	_, err = liveTurns(ctx, []system{native}, slots, rounds{fast: len(slots)})
+	var measured map[string]*lives
+	if err == nil {
+		measured, err = liveTurns(ctx, inOrder(systems), slots, b.size.life)
+	}
+	if err := errors.Join(err, closeAll(ctx, systems)); err != nil {
+		return err
+	}
+	for _, sys := range inOrder(systems) {
+		b.report.add(reusedTitle, sys.name(), seconds, measured[sys.name()].adds)
 	}
 	return nil
 }

@@ -15,6 +15,8 @@ type network struct {
 	number int    // part of the subnets: 10.<number>.0.0/16 and fd00:<number>::/64
 	dual   bool
 	policy bool // with the plugin policy
+	// addresses is the number of addresses that IPAM gives to allocations; 0 for all of the subnet.
+	addresses int
 }
 
 // subnet is a network's address range of one family.
@@ -80,7 +82,11 @@ func (n *network) ipam() object {
 	var ranges [][]object
 	var routes []object
 	for _, f := range n.families() {
-		ranges = append(ranges, []object{{"subnet": f.subnet.String()}})
+		one := object{"subnet": f.subnet.String()}
+		if n.addresses > 0 {
+			one["rangeEnd"] = f.address(n.addresses - 1).String()
+		}
+		ranges = append(ranges, []object{one})
 		routes = append(routes, object{"dst": f.all().String()})
 	}
 	return object{"type": "host-local", "dataDir": leaseDir, "ranges": ranges, "routes": routes}

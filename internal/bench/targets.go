@@ -20,6 +20,7 @@ func targets(s *size) []Target {
 		least(100, add+": exec to native", key(add, execName), key(add, nativeName))
 		most(1.2, del+": native to baseline", key(del, nativeName), key(del, baselineName))
 	}
+	most(2, reusedTitle+": native to baseline", key(reusedTitle, nativeName), key(reusedTitle, baselineName))
 	for _, kind := range []string{"bridge", "ptp"} {
 		title, many := removeTitle(kind), removalsTitle(kind, s.removals)
 		alone(1e-3, seconds, title+": acknowledged", key(title, acknowledgedName))
