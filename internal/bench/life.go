@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/allocnet/allocnet/configurator"
 )
@@ -23,6 +24,9 @@ func (b *bench) life(ctx context.Context) error {
 				return err
 			}
 		}
+	}
+	if !slices.Contains(b.size.kinds, "bridge") {
+		return nil
 	}
 	return b.reused(ctx, slots)
 }

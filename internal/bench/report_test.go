@@ -127,6 +127,8 @@ func TestTargetsHaveMeasures(t *testing.T) {
 			}
 		}
 	}
+	r.add(reusedTitle, baselineName, seconds, samples{1})
+	r.add(reusedTitle, nativeName, seconds, samples{1})
 	r.add(policyConnectTitle, openName, seconds, samples{1})
 	r.add(policyConnectTitle, crowdedName, seconds, samples{1})
 	r.add(batchTitle, baselineName, seconds, samples{1})
