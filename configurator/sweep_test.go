@@ -203,14 +203,14 @@ func TestSweepBridge(t *testing.T) {
 		{name: "MTU without IPv6", command: "ip link set BR mtu 1200", found: `bridge "BR" has the MTU 1200`},
 		{name: "MAC", command: "ip link set BR address 02:00:00:00:00:99", found: "has the MAC 02:00:00:00:00:99"},
 		{name: "ARP", command: "ip link set BR arp off", found: "has ARP switched off"},
-		{name: "promiscuous", command: "ip link set BR promisc on", found: "promiscuous mode is true"},
+		{name: "promiscuous", command: "ip link set BR promisc on", found: "is in promiscuous mode"},
 		{name: "arp_ignore", command: "sysctl -qw net.ipv4.conf.BR.arp_ignore=8", found: "net.ipv4.conf.BR.arp_ignore is 8"},
 		{name: "forwarding", command: "sysctl -qw net.ipv4.conf.BR.forwarding=0", found: "net.ipv4.conf.BR.forwarding is 0"},
 		{name: "route_localnet", command: "sysctl -qw net.ipv4.conf.BR.route_localnet=0", found: "net.ipv4.conf.BR.route_localnet is 0"},
-		{name: "disable_ipv6", command: "sysctl -qw net.ipv6.conf.BR.disable_ipv6=1", found: "gateway address fd00:77::1"},
+		{name: "disable_ipv6", command: "sysctl -qw net.ipv6.conf.BR.disable_ipv6=1", found: "have the address fd00:77::1"},
 		{name: "rules", command: "echo 0 > /sys/class/net/BR/bridge/nf_call_ip6tables", found: "do not pass the rules"},
-		{name: "address", command: "ip address del 10.77.0.1/24 dev BR", found: "gateway address 10.77.0.1"},
-		{name: "IPv6 address", command: "ip address del fd00:77::1/64 dev BR", found: "gateway address fd00:77::1"},
+		{name: "address", command: "ip address del 10.77.0.1/24 dev BR", found: "have the address 10.77.0.1"},
+		{name: "IPv6 address", command: "ip address del fd00:77::1/64 dev BR", found: "have the address fd00:77::1"},
 		{name: "link-local address", command: "ip -6 address flush dev BR scope link", found: "no link-local address"},
 		{name: "route", command: "ip route del 10.77.0.0/24", found: "no route to 10.77.0.0/24"},
 		{name: "IPv6 route", command: "ip -6 route del fd00:77::/64 dev BR", found: "no route to fd00:77::/64"},
@@ -283,7 +283,7 @@ func TestSweepOfTheHost(t *testing.T) {
 		{"ip link set br0 address 02:00:00:00:00:99", "", "cat /sys/class/net/br0/address", "true"},
 		{"ip link set up0 down", "", "ip link show up0 | grep -c 'state DOWN'", "ip link set up0 up"},
 		{"sysctl -qw net.ipv4.conf.br0.arp_ignore=8", "net.ipv4.conf.br0.arp_ignore is 8", "cat /proc/sys/net/ipv4/conf/br0/arp_ignore", "sysctl -qw net.ipv4.conf.br0.arp_ignore=0"},
-		{"ip link set br0 promisc on", "promiscuous mode is true", "cat /sys/class/net/br0/flags", "ip link set br0 promisc off"},
+		{"ip link set br0 promisc on", "is in promiscuous mode", "cat /sys/class/net/br0/flags", "ip link set br0 promisc off"},
 	} {
 		do(t, c.command)
 		before := output(t, c.stays)

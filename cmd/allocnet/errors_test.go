@@ -26,7 +26,7 @@ import (
 	"github.com/allocnet/allocnet/cmd/internal/server/apitest"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
-	"github.com/allocnet/allocnet/internal/plugins/veth"
+	"github.com/allocnet/allocnet/internal/object"
 	"github.com/allocnet/allocnet/internal/state/lease"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
@@ -113,7 +113,7 @@ func failures() map[string]error {
 		"duplicate lease":  fmt.Errorf("network %q: %w", "net", lease.ErrDuplicate),
 		"no iptables":      errors.New(`exec: "iptables": executable file not found in $PATH`),
 		"foreign route":    fmt.Errorf("allocation %q: %w: %w", "web", configurator.ErrUnhealthy, fmt.Errorf("the host has no route: %w", rtnl.ErrForeignRoute)),
-		"small MTU":        fmt.Errorf("network %q: %w", "net", veth.ErrSmallMTU),
+		"small MTU":        fmt.Errorf("network %q: %w", "net", object.ErrSmallMTU),
 		"old bridge":       errors.New(`"cni0" already has an IP address different from 10.0.0.1/16`),
 		"several": errors.Join(errors.New("list records"), samples["allocnet.AllocationError"], errors.Join(
 			&configurator.AllocationError{ID: "db", Err: newer}, &configurator.AllocationError{ID: "c", Err: context.Canceled})),

@@ -25,7 +25,7 @@ import (
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
-	"github.com/allocnet/allocnet/internal/plugins/veth"
+	"github.com/allocnet/allocnet/internal/object"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/lease"
 	"github.com/allocnet/allocnet/portmap"
@@ -139,7 +139,7 @@ var hints = []struct {
 	{applies: both(is(allocnet.ErrStateDir), saying(nil, "read-only file system")), text: say(
 		"make that file system writable (mount -o remount,rw)[--state-dir|, or choose another directory (--state-dir)]")},
 	{applies: saying(rtnl.ErrForeignRoute), text: say(causeHint)},
-	{applies: saying(veth.ErrSmallMTU), text: say(causeHint)},
+	{applies: saying(object.ErrSmallMTU), text: say(causeHint)},
 	{applies: keepsOldAddress, text: bridgeHint},
 	{applies: both(is(errBroken), is(configurator.ErrUnhealthy)), text: say(
 		"repeat `allocnet setup` of a broken allocation with the same arguments; if its network namespace is gone, " +

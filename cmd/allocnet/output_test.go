@@ -29,7 +29,7 @@ import (
 	"github.com/allocnet/allocnet/cmd/internal/trace"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
-	"github.com/allocnet/allocnet/internal/plugins/veth"
+	"github.com/allocnet/allocnet/internal/object"
 	"github.com/allocnet/allocnet/internal/state/lease"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/policy"
@@ -112,7 +112,7 @@ func TestHints(t *testing.T) {
 		"the ports of all":                      fmt.Errorf("x: %w", &allocnet.PortTakenError{ID: "#0123"}),
 		"`allocnet repair` restores":            fmt.Errorf("x: %w", configurator.ErrUnhealthy),
 		"run the command that the error names":  &brokenError{1, fmt.Errorf("x: %w: %w", configurator.ErrUnhealthy, rtnl.ErrForeignRoute)},
-		"(without a daemon: `allocnet repair`)": fmt.Errorf("%w: x: %w", configurator.ErrUnhealthy, veth.ErrSmallMTU),
+		"(without a daemon: `allocnet repair`)": fmt.Errorf("%w: x: %w", configurator.ErrUnhealthy, object.ErrSmallMTU),
 		"newer allocnet":                        &allocnet.RecordError{ID: "a", File: "/s/a.json", Err: allocnet.ErrNewer},
 		"use --engine auto; or":                 ofBinaries,
 		"with the engine auto or native":        &configurator.UnservedError{Capabilities: []string{"policy"}},

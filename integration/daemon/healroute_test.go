@@ -132,7 +132,6 @@ func TestHealSmallMTUOfTheHost(t *testing.T) {
 	_, err := d.client().Setup(t.Context(), a)
 	require.ErrorContains(t, err, cause)
 	require.ErrorContains(t, err, remedy)
-	require.ErrorContains(t, err, "invalid argument", "the answer of the kernel")
 	require.ErrorIs(t, d.client().Check(t.Context(), a), configurator.ErrNotFound)
 	testbed.Shell(t, remedy)
 	d.awaitHealthy()

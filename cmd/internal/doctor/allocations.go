@@ -17,7 +17,7 @@ import (
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
-	"github.com/allocnet/allocnet/internal/plugins/veth"
+	"github.com/allocnet/allocnet/internal/object"
 	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/internal/state/statedir"
@@ -174,7 +174,7 @@ func (h *Host) drift(ctx context.Context) (findings []Finding) {
 			unreached++
 		case errors.Is(err, configurator.ErrUnhealthy):
 			repair := "allocnet repair; for what it reports as broken: allocnet setup with the same arguments"
-			if errors.Is(err, rtnl.ErrForeignRoute) || errors.Is(err, veth.ErrSmallMTU) { // another program may want it so
+			if errors.Is(err, rtnl.ErrForeignRoute) || errors.Is(err, object.ErrSmallMTU) { // another program may want it so
 				repair = "run the command that the error names, then: allocnet repair"
 			}
 			findings = append(findings, find("drift", id, err.Error(), repair))

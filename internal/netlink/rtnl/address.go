@@ -244,9 +244,22 @@ func receives(e sock.Exchanger, index int, ip net.IP) (bool, error) {
 }
 
 // Addresses returns the addresses of a link of the sandbox, of both families.
-func (s *Sandbox) Addresses(index int) ([]netlink.Addr, error) {
+func (s *Sandbox) Addresses(index int) ([]netlink.Addr, error) { return addresses(s.conn, 0, index) }
+
+// Addresses returns the addresses of a link of the host, of both families; none if there is no such link. The cost does
+// not grow with the number of links. It does not look up local routes: if links share an address, the kernel walks the
+// routes of all of them to find that of one link.
+func (h *Host) Addresses(index int) ([]netlink.Addr, error) {
+	return addresses(&h.strict, index, index)
+}
+
+// addresses lists the addresses of a link. filter is its index if the kernel filters, else 0.
+func addresses(e sock.Exchanger, filter, index int) ([]netlink.Addr, error) {
 	list, err := retry.List(func() (list []netlink.Addr, err error) {
-		err = dump(s.conn, addressInquiry, func(payload []byte) error {
+		err = dump(e, func(r *sock.Requests) {
+			r.Begin("", unix.RTM_GETADDR, unix.NLM_F_DUMP)
+			putAddress(r, unix.AF_UNSPEC, 0, filter)
+		}, func(payload []byte) error {
 			a, of, err := parseAddress(payload)
 			if err == nil && of == index {
 				list = append(list, a)
@@ -255,15 +268,10 @@ func (s *Sandbox) Addresses(index int) ([]netlink.Addr, error) {
 		})
 		return list, err
 	})
-	if err != nil {
+	if err != nil && !IsNotFound(err) {
 		return nil, fmt.Errorf("list addresses of link %d: %w", index, err)
 	}
 	return list, nil
-}
-
-func addressInquiry(r *sock.Requests) {
-	r.Begin("", unix.RTM_GETADDR, unix.NLM_F_DUMP)
-	putAddress(r, unix.AF_UNSPEC, 0, 0)
 }
 
 // parseAddress reads an address and the index of its link from a message.
@@ -283,18 +291,4 @@ func parseAddress(payload []byte) (a netlink.Addr, index int, err error) {
 	})
 	a.Mask = net.CIDRMask(int(prefix), 8*len(a.IP))
 	return a, indexOf(payload), nil
-}
-
-// Addresses returns the addresses of a link of the host, of both families. It reads the
-// addresses of all links.
-func (h *Host) Addresses(index int) ([]netlink.Addr, error) { return addresses(h.Handle, index) }
-
-func addresses(h *netlink.Handle, index int) ([]netlink.Addr, error) {
-	list, err := retry.List(func() ([]netlink.Addr, error) {
-		return h.AddrList(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}}, netlink.FAMILY_ALL)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list addresses of link %d: %w", index, err)
-	}
-	return list, nil
 }

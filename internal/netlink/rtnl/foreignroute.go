@@ -17,24 +17,6 @@ import (
 // ErrForeignRoute: another program has replaced a route of allocnet. Its route is not removed.
 var ErrForeignRoute = errors.New("a route of another program is in its place")
 
-// RestoreRoute adds a route to the main table of the host if it is missing. to is an address of its
-// destination. The error is ErrForeignRoute if another program has replaced the route: see
-// ForeignRoute.
-func (h *Host) RestoreRoute(route *Route, to net.IP) (added bool, err error) {
-	ones, _ := route.Dst.Mask.Size()
-	if h.finds(route.Index, to, uint8(ones)) {
-		return false, nil
-	}
-	added, err = h.EnsureRoute(route)
-	if err == nil && !added {
-		err = h.ForeignRoute(route)
-	}
-	if err != nil {
-		return false, fmt.Errorf("restore route to %s: %w", short(route.Dst), err)
-	}
-	return added, nil
-}
-
 // ForeignRoute returns ErrForeignRoute, with the way to delete the other route, if the main table
 // has another route instead of a given one: to the same destination with the same metric. The
 // kernel walks the whole table.

@@ -1,6 +1,8 @@
 package rtnl
 
 import (
+	"context"
+	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -17,32 +19,44 @@ const (
 	sizeofNetconf   = 4  // struct netconfmsg with its padding
 )
 
-// Forwards reports whether the host forwards packets of a family (AF_INET or AF_INET6). The
-// sysctls are net.ipv4.ip_forward and net.ipv6.conf.all.forwarding.
-func (h *Host) Forwards(family uint8) (bool, error) { return h.forwards(family, netconfAllLinks) }
+// Forwarding tells whether the host forwards packets. Its sysctls are net.ipv4.ip_forward; net.ipv4.conf.LINK.forwarding, for
+// packets that arrive over a link; and net.ipv6.conf.all.forwarding: IPv6 has none for links, see ip-sysctl.rst of the kernel.
+type Forwarding struct{ IPv4, IPv4Link, IPv6 bool }
 
-// ForwardsFrom reports whether the host forwards IPv4 packets that arrive over a link, which
-// has a sysctl of its own: net.ipv4.conf.LINK.forwarding. IPv6 has none: see ip-sysctl.rst of
-// the kernel.
-func (h *Host) ForwardsFrom(index int) (bool, error) { return h.forwards(unix.AF_INET, index) }
-
-// forwards asks the kernel with RTM_GETNETCONF, for which it takes no lock.
-func (h *Host) forwards(family uint8, index int) (on bool, err error) {
-	err = get(&h.conns, func(r *sock.Requests) {
-		r.Begin("", unix.RTM_GETNETCONF, unix.NLM_F_ACK)
-		r.Append(family, 0, 0, 0)
-		r.Uint32(netconfIndex, uint32(int32(index)))
-	}, func(answer []byte) {
-		sock.EachAttribute(sock.After(sizeofNetconf, answer), func(kind uint16, value []byte) {
-			if kind == netconfForwarding {
-				on = sock.Uint32(value) != 0
-			}
+// Forwarding returns what concerns packets of some families that arrive over a link; of other families, all is true. It asks
+// the kernel with RTM_GETNETCONF, for which it takes no lock.
+func (h *Host) Forwarding(index int, v4, v6 bool) (f Forwarding, err error) {
+	f = Forwarding{IPv4: true, IPv4Link: true, IPv6: true}
+	var on []*bool // of each request
+	var failed error
+	err = sock.Build(func(r *sock.Requests) {
+		ask := func(family uint8, index int, is *bool) {
+			r.Begin("", unix.RTM_GETNETCONF, unix.NLM_F_ACK)
+			r.Append(family, 0, 0, 0)
+			r.Uint32(netconfIndex, uint32(int32(index)))
+			on = append(on, is)
+		}
+		if v4 {
+			ask(unix.AF_INET, netconfAllLinks, &f.IPv4)
+			ask(unix.AF_INET, index, &f.IPv4Link)
+		}
+		if v6 {
+			ask(unix.AF_INET6, netconfAllLinks, &f.IPv6)
+		}
+	}, func(r *sock.Requests) error {
+		return h.conns.Exchange(context.Background(), r, func(i int, answer []byte, err error) {
+			failed = errors.Join(failed, err)
+			sock.EachAttribute(sock.After(sizeofNetconf, answer), func(kind uint16, value []byte) {
+				if kind == netconfForwarding {
+					*on[i] = sock.Uint32(value) != 0
+				}
+			})
 		})
 	})
-	if err != nil {
-		return false, fmt.Errorf("read whether the host forwards packets: %w", err)
+	if err = errors.Join(err, failed); err != nil {
+		return f, fmt.Errorf("read whether the host forwards packets: %w", err)
 	}
-	return on, nil
+	return f, nil
 }
 
 // EnableForwardingFrom makes the host forward IPv4 packets that arrive over a link.

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 )
@@ -24,28 +23,34 @@ func setSysctl(t *testing.T, path, value string) {
 func TestForwards(t *testing.T) {
 	h := open(t)
 	index := addBridge(t, h, "br-forward")
-	functions := map[string]func() (bool, error){
-		"net/ipv4/ip_forward":                 func() (bool, error) { return h.Forwards(unix.AF_INET) },
-		"net/ipv4/conf/br-forward/forwarding": func() (bool, error) { return h.ForwardsFrom(index) },
-		"net/ipv6/conf/all/forwarding":        func() (bool, error) { return h.Forwards(unix.AF_INET6) },
+	of := map[string]func(rtnl.Forwarding) bool{
+		"net/ipv4/ip_forward":                 func(f rtnl.Forwarding) bool { return f.IPv4 },
+		"net/ipv4/conf/br-forward/forwarding": func(f rtnl.Forwarding) bool { return f.IPv4Link },
+		"net/ipv6/conf/all/forwarding":        func(f rtnl.Forwarding) bool { return f.IPv6 },
 	}
 	all := func(value string) {
 		for _, path := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
 			setSysctl(t, path, value)
 		}
 	}
-	for off := range functions {
+	for off := range of {
 		all("1")
 		setSysctl(t, off, "0")
-		for path, forwards := range functions {
-			on, err := forwards()
-			require.NoError(t, err)
+		found, err := h.Forwarding(index, true, true)
+		require.NoError(t, err)
+		for path, forwards := range of {
 			value, err := os.ReadFile("/proc/sys/" + path)
 			require.NoError(t, err)
-			require.Equal(t, string(value) == "1\n", on, "%s is %s while %s is 0", path, value, off)
+			require.Equal(t, string(value) == "1\n", forwards(found), "%s is %s while %s is 0", path, value, off)
 		}
+		only4, err := h.Forwarding(index, true, false)
+		require.NoError(t, err)
+		require.Equal(t, rtnl.Forwarding{IPv4: found.IPv4, IPv4Link: found.IPv4Link, IPv6: true}, only4)
+		only6, err := h.Forwarding(index, false, true)
+		require.NoError(t, err)
+		require.Equal(t, rtnl.Forwarding{IPv4: true, IPv4Link: true, IPv6: found.IPv6}, only6)
 	}
-	_, err := h.ForwardsFrom(1 << 20)
+	_, err := h.Forwarding(1<<20, true, false)
 	require.Error(t, err)
 }
 
@@ -54,12 +59,10 @@ func TestEnableForwardingFrom(t *testing.T) {
 	index := addBridge(t, h, "br-forward")
 	setSysctl(t, "net/ipv4/ip_forward", "0")
 	require.NoError(t, h.EnableForwardingFrom(index))
-	on, err := h.ForwardsFrom(index)
+	found, err := h.Forwarding(index, true, false)
 	require.NoError(t, err)
-	require.True(t, on)
-	on, err = h.Forwards(unix.AF_INET)
-	require.NoError(t, err)
-	require.False(t, on, "of the other links nothing is changed")
+	require.True(t, found.IPv4Link)
+	require.False(t, found.IPv4, "of the other links nothing is changed")
 	require.True(t, rtnl.IsNotFound(h.EnableForwardingFrom(1<<20)))
 }
 
@@ -71,10 +74,10 @@ func TestCreateVethForwards(t *testing.T) {
 		v := veth(fmt.Sprint("forward", i))
 		v.Forward, v.RouteLoopback = forward, true
 		require.NoError(t, h.CreateVeth(v, newSandbox(t, fmt.Sprint("f", i))))
-		on, err := h.ForwardsFrom(v.Index)
+		found, err := h.Forwarding(v.Index, true, false)
 		require.NoError(t, err)
-		require.Equal(t, forward, on)
-		on, _ = rtnl.LoopbackRouted(v.Name)
+		require.Equal(t, forward, found.IPv4Link)
+		on, _ := rtnl.LoopbackRouted(v.Name)
 		require.True(t, on)
 	}
 }

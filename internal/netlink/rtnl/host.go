@@ -46,6 +46,9 @@ func (h *Host) Close() {
 // Apply makes the changes of a batch in the host's network namespace.
 func (h *Host) Apply(b *Batch) error { return apply(&h.conns, b) }
 
+// Do calls a function in the network namespace of the host, which is that of the process.
+func (h *Host) Do(do func() error) error { return do() }
+
 // Sandbox configures an allocation's network namespace through rtnetlink. It is safe
 // for concurrent use. It holds two descriptors until Close, and a third one once Handle
 // was called.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
@@ -176,28 +177,27 @@ func TestSetGroup(t *testing.T) {
 	require.True(t, rtnl.IsNotFound(h.SetGroup("br-none", 0)))
 	for _, group := range []uint32{7, 7, 1 << 20, 0} {
 		require.NoError(t, h.SetGroup("br0", group))
-		is, err := h.Port("br0")
+		is, err := h.LinkState("br0")
 		require.NoError(t, err)
 		require.Equal(t, group, is.Group)
 		require.True(t, h.IsInGroup("br1", 0))
 	}
 }
 
-// TestBridge: what is read of a bridge is what netlink reads.
-func TestBridge(t *testing.T) {
+// TestLinkState: what is read of a link is what netlink reads.
+func TestLinkState(t *testing.T) {
 	h := open(t)
-	_, err := h.Bridge("br-none")
+	_, err := h.LinkState("br-none")
 	require.True(t, rtnl.IsNotFound(err), err)
-	_, err = h.Bridge("lo")
-	require.ErrorIs(t, err, rtnl.ErrNotBridge)
-	require.EqualError(t, err, `"lo" already exists but is not a bridge`)
-
 	addBridge(t, h, "br0")
 	for _, change := range []func(netlink.Link) error{
 		func(netlink.Link) error { return nil },
 		h.LinkSetDown,
 		h.SetPromiscOn,
 		func(l netlink.Link) error { return h.LinkSetMTU(l, 1400) },
+		func(l netlink.Link) error { return h.LinkSetAlias(l, "one") },
+		func(l netlink.Link) error { return h.LinkSetGroup(l, 9) },
+		func(l netlink.Link) error { return h.LinkSetARPOff(l) },
 	} {
 		link, err := h.LinkByName("br0")
 		require.NoError(t, err)
@@ -205,15 +205,25 @@ func TestBridge(t *testing.T) {
 		link, err = h.LinkByName("br0")
 		require.NoError(t, err)
 		want := link.Attrs()
-		br, err := h.Bridge("br0")
+		is, err := h.LinkState("br0")
 		require.NoError(t, err)
-		require.Equal(t, want.Index, br.Index)
-		require.Equal(t, want.Name, br.Name)
-		require.Equal(t, want.HardwareAddr, br.HardwareAddr)
-		require.Equal(t, want.MTU, br.MTU)
-		require.Equal(t, want.RawFlags, br.RawFlags)
-		require.Equal(t, want.Flags&net.FlagUp, br.Flags&net.FlagUp)
+		require.Equal(t, &rtnl.LinkState{
+			Index: want.Index, Name: "br0", Alias: want.Alias, Kind: "bridge", MAC: want.HardwareAddr, MTU: want.MTU, Group: want.Group,
+			Up: want.RawFlags&unix.IFF_UP != 0, NoARP: want.RawFlags&unix.IFF_NOARP != 0, Promiscuous: want.RawFlags&unix.IFF_PROMISC != 0,
+			IPv6: rtnl.HasIPv6(),
+		}, is)
+		at, err := h.LinkStateAt(want.Index)
+		require.NoError(t, err)
+		require.Equal(t, is, at)
 	}
+	require.NoError(t, rtnl.SetSysctl("net/ipv4/conf/br0/arp_ignore", "8"))
+	if rtnl.HasIPv6() {
+		require.NoError(t, rtnl.SetSysctl("net/ipv6/conf/br0/disable_ipv6", "1"))
+	}
+	is, err := h.LinkState("br0")
+	require.NoError(t, err)
+	require.Equal(t, 8, is.ARPIgnore)
+	require.Equal(t, rtnl.HasIPv6(), is.NoIPv6)
 }
 
 // TestSmallMTU: below the minimum MTU of IPv6, a link has no IPv6 and no sysctls of it.

@@ -4,12 +4,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/netlink/sock"
@@ -37,16 +35,6 @@ func (s *Sandbox) LinkByIndex(index int) (netlink.Link, error) {
 	return link(s.conn, func(r *sock.Requests) { linkInquiry(r, index) })
 }
 
-// Inspect is Link with the sysctl arp_ignore of the link, which the kernel reports in the same answer.
-func (h *Host) Inspect(name string) (l netlink.Link, arpIgnore int, err error) {
-	return inspect(&h.conns, byName(name))
-}
-
-// Inspect is Host.Inspect of a link of the sandbox.
-func (s *Sandbox) Inspect(name string) (l netlink.Link, arpIgnore int, err error) {
-	return inspect(s.conn, byName(name))
-}
-
 // Index returns the index of a link of the sandbox.
 func (s *Sandbox) Index(name string) (int, error) { return index(s.conn, name) }
 
@@ -54,33 +42,11 @@ func (s *Sandbox) Index(name string) (int, error) { return index(s.conn, name) }
 func (h *Host) Index(name string) (int, error) { return index(&h.conns, name) }
 
 func link(e sock.Exchanger, build func(*sock.Requests)) (netlink.Link, error) {
-	l, _, err := inspect(e, build)
-	return l, err
-}
-
-func inspect(e sock.Exchanger, build func(*sock.Requests)) (l netlink.Link, arpIgnore int, err error) {
 	var answer []byte
 	if err := get(e, build, func(a []byte) { answer = slices.Clone(a) }); err != nil {
-		return nil, 0, fmt.Errorf("find link: %w", err)
+		return nil, fmt.Errorf("find link: %w", err)
 	}
-	sock.EachAttribute(sock.After(unix.SizeofIfInfomsg, answer), func(kind uint16, value []byte) {
-		if kind == unix.IFLA_AF_SPEC {
-			arpIgnore = readARPIgnore(value)
-		}
-	})
-	l, err = netlink.LinkDeserialize(nil, answer)
-	return l, arpIgnore, err
-}
-
-// readARPIgnore reads arp_ignore from the IPv4 sysctls of a link: an array, in the order of their numbers.
-func readARPIgnore(spec []byte) (value int) {
-	const at = 4 * (arpIgnore - 1)
-	eachNested(spec, unix.AF_INET, func(kind uint16, sysctls []byte) {
-		if kind == inetConf && len(sysctls) >= at+4 {
-			value = int(sock.Uint32(sysctls[at : at+4]))
-		}
-	})
-	return value
+	return netlink.LinkDeserialize(nil, answer)
 }
 
 func index(e interface{ LinkIndex(string) (int, error) }, name string) (int, error) {
@@ -107,58 +73,6 @@ func (s *Sandbox) Has(name string) (bool, error) {
 		return false, nil
 	}
 	return err == nil, err
-}
-
-// ErrNotBridge: a link that has to be a bridge is of another kind.
-var ErrNotBridge = errors.New("already exists but is not a bridge")
-
-// Bridge returns a bridge of the host with its index, name, flags, MTU, MAC and master only.
-// IsNotFound reports whether the error means that there is no link of that name; the
-// error is ErrNotBridge if the link is of another kind.
-func (h *Host) Bridge(name string) (*netlink.Bridge, error) {
-	var br *netlink.Bridge
-	if err := get(&h.conns, byName(name), func(answer []byte) { br = parseBridge(answer) }); err != nil {
-		return nil, fmt.Errorf("find bridge %q: %w", name, err)
-	}
-	if br == nil {
-		return nil, fmt.Errorf("%q %w", name, ErrNotBridge)
-	}
-	br.Name = name
-	return br, nil
-}
-
-// parseBridge reads what Bridge returns, except for the name. It returns nil if the
-// link is not a bridge.
-func parseBridge(answer []byte) *netlink.Bridge {
-	if len(answer) < unix.SizeofIfInfomsg {
-		return nil
-	}
-	br := &netlink.Bridge{}
-	br.Index, br.RawFlags = indexOf(answer), binary.NativeEndian.Uint32(answer[8:])
-	if br.RawFlags&unix.IFF_UP != 0 {
-		br.Flags = net.FlagUp
-	}
-	var linkKind string
-	sock.EachAttribute(answer[unix.SizeofIfInfomsg:], func(kind uint16, value []byte) {
-		switch kind {
-		case unix.IFLA_ADDRESS:
-			br.HardwareAddr = slices.Clone(value)
-		case unix.IFLA_MASTER:
-			br.MasterIndex = int(sock.Uint32(value))
-		case unix.IFLA_MTU:
-			br.MTU = int(sock.Uint32(value))
-		case unix.IFLA_LINKINFO:
-			sock.EachAttribute(value, func(kind uint16, value []byte) {
-				if kind == nl.IFLA_INFO_KIND {
-					linkKind = sock.String(value)
-				}
-			})
-		}
-	})
-	if linkKind != br.Type() {
-		return nil
-	}
-	return br
 }
 
 func byName(name string) func(*sock.Requests) {
@@ -249,6 +163,18 @@ func (b *Batch) EnableARP(index int) {
 	var m [unix.SizeofIfInfomsg]byte
 	binary.NativeEndian.PutUint32(m[4:], uint32(index))
 	binary.NativeEndian.PutUint32(m[12:], unix.IFF_NOARP) // the mask of the flags to change
+	r.Append(m[:]...)
+}
+
+// SetPromiscuous sets whether a link receives frames for others.
+func (b *Batch) SetPromiscuous(index int, on bool) {
+	r := b.begin("set promiscuous mode of link", unix.RTM_NEWLINK, 0)
+	var m [unix.SizeofIfInfomsg]byte
+	binary.NativeEndian.PutUint32(m[4:], uint32(index))
+	if on {
+		binary.NativeEndian.PutUint32(m[8:], unix.IFF_PROMISC)
+	}
+	binary.NativeEndian.PutUint32(m[12:], unix.IFF_PROMISC) // the mask of the flags to change
 	r.Append(m[:]...)
 }
 

@@ -17,29 +17,6 @@ import (
 	"github.com/allocnet/allocnet/internal/retry"
 )
 
-// Port is the state of a link that can be a port of a bridge.
-type Port struct {
-	Index  int
-	Master int // index of the bridge, or of another link that it belongs to; 0 for none
-	Group  uint32
-	Up     bool
-	// Bridged reports that it is a port of a bridge.
-	Bridged bool
-	Hooked  bool // see Veth.Hooked
-	// Hairpin and Isolated are as in Veth.
-	Hairpin, Isolated bool
-	// Disabled reports that the state of the port is disabled (BR_STATE_DISABLED) although its link
-	// carries traffic.
-	Disabled bool
-	// Unusual are the settings of a bridge port that another program has changed, and with which frames are
-	// lost or go astray, as bridge(8) writes them: "flood off". See usual.
-	Unusual []string
-
-	MTU   int
-	MAC   net.HardwareAddr
-	Alias string
-}
-
 // usual are settings of a bridge port that the kernel gives it: with others, frames do not pass, or pass all ports.
 var usual = []struct {
 	kind uint16
@@ -103,40 +80,8 @@ func putHooked(r *sock.Requests) {
 	r.Attribute(nl.IFLA_BRPORT_GROUP_FWD_MASK, binary.NativeEndian.AppendUint16(nil, hookedGroups))
 }
 
-// Port returns the state of a link of the host. IsNotFound reports whether the error
-// means that the link does not exist.
-func (h *Host) Port(name string) (p Port, err error) {
-	err = get(&h.conns, byName(name), func(answer []byte) {
-		if len(answer) < unix.SizeofIfInfomsg {
-			return
-		}
-		flags := binary.NativeEndian.Uint32(answer[8:])
-		p.Index, p.Up = indexOf(answer), flags&unix.IFF_UP != 0
-		sock.EachAttribute(answer[unix.SizeofIfInfomsg:], func(kind uint16, value []byte) {
-			switch kind {
-			case unix.IFLA_MASTER:
-				p.Master = int(sock.Uint32(value))
-			case unix.IFLA_GROUP:
-				p.Group = sock.Uint32(value)
-			case unix.IFLA_MTU:
-				p.MTU = int(sock.Uint32(value))
-			case unix.IFLA_ADDRESS:
-				p.MAC = slices.Clone(value)
-			case unix.IFLA_IFALIAS:
-				p.Alias = sock.String(value)
-			case unix.IFLA_LINKINFO:
-				p.readSettings(value, flags&unix.IFF_RUNNING != 0)
-			}
-		})
-	})
-	if err != nil {
-		return Port{}, fmt.Errorf("find link %q: %w", name, err)
-	}
-	return p, nil
-}
-
 // readSettings reads the settings of a bridge port from the kind of its link.
-func (p *Port) readSettings(linkInfo []byte, running bool) {
+func (p *LinkState) readSettings(linkInfo []byte, running bool) {
 	eachPortSetting(linkInfo, func(kind uint16, value []byte) {
 		on := len(value) == 1 && value[0] != 0
 		switch kind {
@@ -187,7 +132,7 @@ const forwardingState = 3
 
 // RestorePort sets Veth.Hairpin and Veth.Isolated of a bridge port if they are true, sets what is Unusual
 // as usual, and makes one that is Disabled forward again.
-func (b *Batch) RestorePort(p Port, hairpin, isolated bool) {
+func (b *Batch) RestorePort(p *LinkState, hairpin, isolated bool) {
 	r := b.begin("restore port of bridge", unix.RTM_NEWLINK, 0)
 	putLink(r, p.Index, 0)
 	putPortData(r, func() {
@@ -300,29 +245,13 @@ func (h *Host) SetGroup(name string, group uint32) error {
 
 // EnsureGroup puts a link of the host into a group, unless it is in that group.
 func (h *Host) EnsureGroup(name string, group uint32) error {
-	p, err := h.Port(name)
+	p, err := h.LinkState(name)
 	if err != nil || p.Group == group {
 		return err
 	}
 	var b Batch
 	b.SetGroup(p.Index, group)
 	return h.Apply(&b)
-}
-
-// EnsureAddress adds an address to a link of the host if it is missing.
-func (h *Host) EnsureAddress(index int, address *net.IPNet, flags int) (added bool, err error) {
-	return unlessExists(h.AddAddress(index, address, flags))
-}
-
-// EnsureSharedAddress adds an address as Batch.AddSharedAddress does, if it is missing.
-func (h *Host) EnsureSharedAddress(index int, ip net.IP) (added bool, err error) {
-	added, err = h.EnsureAddress(index, &net.IPNet{IP: ip.To4(), Mask: net.CIDRMask(32, 32)}, 0)
-	if !added {
-		return added, err
-	}
-	var b Batch
-	b.sortLocalRoute(index, ip)
-	return true, h.Apply(&b)
 }
 
 // EnsureRoute adds a route of the host if the table has none to that destination.

@@ -12,29 +12,6 @@ import (
 	"github.com/allocnet/allocnet/internal/retry"
 )
 
-// IPs returns the addresses of a link of the host; none if there is no such link. The cost does not grow
-// with the number of links. It does not look up local routes: if links share an
-// address, the kernel walks the routes of all of them to find that of one link.
-func (h *Host) IPs(index int) ([]net.IP, error) {
-	ips, err := retry.List(func() (list []net.IP, err error) {
-		err = dump(&h.strict, func(r *sock.Requests) {
-			r.Begin("", unix.RTM_GETADDR, unix.NLM_F_DUMP)
-			putAddress(r, unix.AF_UNSPEC, 0, index)
-		}, func(payload []byte) error {
-			a, of, err := parseAddress(payload)
-			if err == nil && of == index {
-				list = append(list, a.IP)
-			}
-			return err
-		})
-		return list, err
-	})
-	if err != nil && !IsNotFound(err) {
-		return nil, fmt.Errorf("list addresses of link %d: %w", index, err)
-	}
-	return ips, nil
-}
-
 // HasRoute reports whether the host has a route over a link to the network of an address, to which no gateway
 // leads. Its cost does not grow with the number of links, unless Reaches is false.
 func (h *Host) HasRoute(index int, address *net.IPNet) (bool, error) {

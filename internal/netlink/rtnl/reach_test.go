@@ -26,11 +26,11 @@ func TestIPs(t *testing.T) {
 		require.NoError(t, h.AddAddress(index, &net.IPNet{IP: v6, Mask: net.CIDRMask(128, 128)}, rtnl.NoDAD))
 	}
 	for i, index := range indexes {
-		ips, err := h.IPs(index)
+		list, err := h.Addresses(index)
 		require.NoError(t, err)
 		var texts []string
-		for _, ip := range ips {
-			if !ip.IsLinkLocalUnicast() {
+		for _, a := range list {
+			if ip := a.IP; !ip.IsLinkLocalUnicast() {
 				texts = append(texts, ip.String())
 			}
 		}
@@ -40,9 +40,9 @@ func TestIPs(t *testing.T) {
 		}
 		require.Equal(t, want, texts)
 	}
-	ips, err := h.IPs(1 << 30)
+	list, err := h.Addresses(1 << 30)
 	require.NoError(t, err, "no such link")
-	require.Empty(t, ips)
+	require.Empty(t, list)
 }
 
 func TestState(t *testing.T) {

@@ -25,12 +25,12 @@ func (a *addition) announce(context.Context) error {
 		return err
 	}
 	var announced net.HardwareAddr
-	if a.args.Passes() {
+	if a.Args.Passes() {
 		announced = a.veth.PeerMAC
 		a.announceMAC(announced, ips)
 	}
-	a.args.AtEnd(func(r *types100.Result) {
-		if mac, ok := containerMAC(a.args, r); ok && !bytes.Equal(mac, announced) {
+	a.Args.AtEnd(func(r *types100.Result) {
+		if mac, ok := containerMAC(a.Args, r); ok && !bytes.Equal(mac, announced) {
 			a.announceMAC(mac, ips)
 		}
 	})
@@ -40,7 +40,7 @@ func (a *addition) announce(context.Context) error {
 // remembered returns the addresses that neighbours may remember with another MAC. On a bridge of the host, they may be
 // other machines, such as routers, which remember addresses for hours.
 func (a *addition) remembered() ([]net.IP, error) {
-	all := veth.IPs(a.result)
+	all := veth.IPs(a.Result)
 	if len(a.lastUse) == 0 {
 		return all, nil
 	}
@@ -56,7 +56,7 @@ func (a *addition) remembered() ([]net.IP, error) {
 	if len(used) == len(lately) {
 		return used, nil
 	}
-	own, err := a.isOwn(a.args.Host, a.link)
+	own, err := a.Args.Host.Bridges.Created(a.Bridge, a.link.Index)
 	if own {
 		return lately, err
 	}
@@ -65,6 +65,6 @@ func (a *addition) remembered() ([]net.IP, error) {
 
 func (a *addition) announceMAC(mac net.HardwareAddr, ips []net.IP) {
 	if err := a.sandbox.Announce(a.veth.PeerIndex, mac, ips...); err != nil {
-		a.args.Host.Log.Warn("neighbours may send to an earlier container with the same address for up to a minute", "container", a.args.ContainerID, "because", err)
+		a.Args.Host.Log.Warn("neighbours may send to an earlier container with the same address for up to a minute", "container", a.Args.ContainerID, "because", err)
 	}
 }

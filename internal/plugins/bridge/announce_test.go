@@ -7,9 +7,10 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/stretchr/testify/require"
-	"github.com/vishvananda/netlink"
 
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
+	"github.com/allocnet/allocnet/internal/plugins/veth"
 	"github.com/allocnet/allocnet/internal/state/bridges"
 )
 
@@ -36,9 +37,11 @@ func TestRemembered(t *testing.T) {
 	} {
 		for index, want := range map[int][]net.IP{7: c.own, 8: c.ofTheHost} {
 			a := &addition{
-				bridge: &bridge{config: config{Bridge: "own"}}, args: &sdk.CmdArgs{Host: &sdk.Host{Bridges: created}},
-				link: &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Index: index}}, lastUse: c.lastUse,
-				result: &types100.Result{IPs: []*types100.IPConfig{{Address: net.IPNet{IP: v4}}, {Address: net.IPNet{IP: v6}}}},
+				attachment: &attachment{bridge: &bridge{config: config{Bridge: "own"}}, Ends: veth.Ends{
+					Args:   &sdk.CmdArgs{Host: &sdk.Host{Bridges: created}},
+					Result: &types100.Result{IPs: []*types100.IPConfig{{Address: net.IPNet{IP: v4}}, {Address: net.IPNet{IP: v6}}}},
+				}},
+				link: &rtnl.LinkState{Index: index}, lastUse: c.lastUse,
 			}
 			ips, err := a.remembered()
 			require.NoError(t, err, name)

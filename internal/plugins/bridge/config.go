@@ -53,8 +53,7 @@ type config struct {
 // bridge is the plugin.
 type bridge struct {
 	config
-	ipam  veth.IPAM
-	rules veth.Rules
+	veth.Verbs
 	vlans []vlanRange // from vlanTrunk
 	// unread reports whether the configuration could not be read. DEL then removes
 	// everything that the plugin may have created.
@@ -66,19 +65,20 @@ func New(conf []byte) (sdk.Plugin, error) {
 	b := &bridge{config: config{Bridge: defaultBridge}}
 	decodeErr := sdk.Decode(conf, &b.config)
 	b.unread = decodeErr != nil && !sdk.IsUnknownKey(decodeErr)
+	b.Keys, b.Compile = &b.Common, b.compile
 	var ipamErr error
-	b.ipam, ipamErr = veth.IPAMOf(&b.Common)
+	b.IPAM, ipamErr = veth.IPAMOf(&b.Common)
 	if b.IsDefaultGateway {
 		b.IsGateway = true
 	}
 	b.MTU = max(b.MTU, 0) // the reference plugin ignores a negative MTU, too
-	b.rules = veth.Rules{Network: b.Name, Masquerade: veth.Masquerade{
-		On: b.unread || b.IPMasq && b.ipam != "", Backend: b.IPMasqBackend, Network: b.Name, Except: b.IPMasqExcept,
+	b.Rules = veth.Rules{Network: b.Name, Masquerade: veth.Masquerade{
+		On: b.unread || b.IPMasq && b.IPAM != "", Backend: b.IPMasqBackend, Network: b.Name, Except: b.IPMasqExcept,
 	}}
 	if b.unread || b.guardsSources() {
-		b.rules.Guard = b.guardedPorts
+		b.Rules.Guard = b.guardedPorts
 	}
-	return b, sdk.FirstError(decodeErr, ipamErr, b.rules.Masquerade.ValidateExcept(), b.validate())
+	return b, sdk.FirstError(decodeErr, ipamErr, b.Rules.Masquerade.ValidateExcept(), b.validate())
 }
 
 // validate rejects invalid values and combinations.
@@ -89,7 +89,7 @@ func (b *bridge) validate() error {
 	switch {
 	case b.Vlan < 0 || b.Vlan > 4094:
 		return fmt.Errorf("invalid VLAN ID %d (must be between 0 and 4094)", b.Vlan)
-	case b.ipam != "" && b.DisableContainerInterface:
+	case b.IPAM != "" && b.DisableContainerInterface:
 		return errors.New("cannot use IPAM when DisableContainerInterface flag is set")
 	case b.AcceptRA && b.DisableContainerInterface:
 		return errors.New(`"acceptRA" needs the container's interface: remove "disableContainerInterface"`)

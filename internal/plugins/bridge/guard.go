@@ -9,14 +9,12 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/netfilter"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/internal/object"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
-	"github.com/allocnet/allocnet/internal/plugins/veth"
 )
 
 // The source guard is a table of family bridge, whose rules drop all frames of the ports in
@@ -47,34 +45,34 @@ func (a *addition) guard(ctx context.Context) error {
 	if !a.guardsSources() {
 		return nil
 	}
-	err := a.args.Host.Guard(ctx, ruleset.Bridge)
+	err := a.Args.Host.Guard(ctx, ruleset.Bridge)
 	if netfilter.IsUnsupported(err) {
 		err = fmt.Errorf("%w: %w", errNoGuard, err)
 	}
 	if err != nil || len(a.veth.PeerMAC) != 6 { // the kernel refuses another length
 		return err
 	}
-	owner := a.args.Owner(a.Name)
-	return a.args.AddElements(ctx, sdk.Addition{
+	owner := a.Args.Owner(a.Name)
+	return a.Args.AddElements(ctx, sdk.Addition{
 		Elements: a.guarded(),
 		Final: func(r *types100.Result) *ruleset.Elements {
-			return &ruleset.Elements{Owner: owner, Ports: a.guardedPorts(a.args, r)}
+			return &ruleset.Elements{Owner: owner, Ports: a.guardedPorts(a.Args, r)}
 		},
-		Now: a.EnableDAD && a.args.Link == nil, // a policy would not be active yet
+		Now: a.EnableDAD && a.Args.Link == nil, // a policy would not be active yet
 	})
 }
 
 // guarded returns the elements of the port.
 func (a *addition) guarded() *ruleset.Elements {
-	owner := a.args.Owner(a.Name)
-	return &ruleset.Elements{Owner: owner, Ports: a.portOf(owner, a.veth.PeerMAC, a.result)}
+	owner := a.Args.Owner(a.Name)
+	return &ruleset.Elements{Owner: owner, Ports: a.portOf(owner, a.veth.PeerMAC, a.Result)}
 }
 
 func (a *addition) unguard(ctx context.Context) error {
 	if !a.guardsSources() || len(a.veth.PeerMAC) != 6 {
 		return nil
 	}
-	return a.args.Host.Rules.Del(ctx, a.guarded())
+	return a.Args.Host.Rules.Del(ctx, a.guarded())
 }
 
 // keepAttempts is how often keepGuard adds the elements again.
@@ -84,19 +82,19 @@ const keepAttempts = 10
 // the ADD: another program may have removed them since guard. The port is in another group while it
 // has none, so that it counts neither as one that has lost them, nor as a complete one.
 func (a *addition) keepGuard(ctx context.Context) error {
-	if !a.guardsSources() || !a.args.DropIn() || len(a.veth.PeerMAC) != 6 {
+	if !a.guardsSources() || !a.Args.DropIn() || len(a.veth.PeerMAC) != 6 {
 		return nil
 	}
-	elements, kernel := a.guarded(), a.args.Host.Kernel
+	elements, kernel := a.guarded(), a.Args.Host.Kernel
 	for range keepAttempts {
-		complete, err := a.args.Host.Rules.HasMAC(ctx, &elements.Ports[0])
+		complete, err := a.Args.Host.Rules.HasMAC(ctx, &elements.Ports[0])
 		if complete || err != nil {
 			return err
 		}
 		if err := kernel.SetGroup(a.veth.Name, names.PendingPortGroup); err != nil {
 			return err
 		}
-		if err := a.args.Host.Rules.Add(ctx, elements); err != nil {
+		if err := a.Args.Host.Rules.Add(ctx, elements); err != nil {
 			return err
 		}
 		if err := kernel.SetGroup(a.veth.Name, names.DropInPortGroup); err != nil {
@@ -137,40 +135,10 @@ func (b *bridge) portOf(owner names.Owner, mac net.HardwareAddr, r *types100.Res
 	p := ruleset.BridgePort{Name: owner.Veth(), MAC: mac, Addresses: sdk.Addresses(r), Unaddressed: len(r.IPs) == 0, Tagged: len(b.vlans) > 0, Unfragmented: b.dropsFragments()}
 	p.Autoconfigured = b.AcceptRA
 	if !p.Unaddressed {
-		addr, _ := netip.AddrFromSlice(veth.LinkLocal(mac))
+		addr, _ := netip.AddrFromSlice(object.LinkLocal(mac))
 		p.Addresses = append(p.Addresses, addr)
 	}
 	return []ruleset.BridgePort{p}
-}
-
-// checkGuard returns an error if the port of an attachment is not a guarded one, or, without a guard,
-// if it accepts router advertisements.
-func (b *bridge) checkGuard(c *sdk.CmdArgs, r *types100.Result) error {
-	if sdk.AddedByReference(c, b.Name, r) {
-		return nil
-	}
-	name := c.Owner(b.Name).Veth()
-	if !b.guardsSources() {
-		return veth.CheckRouters(name)
-	}
-	port, err := c.Host.Kernel.Port(name)
-	switch {
-	case err != nil:
-		return err
-	case port.Group == names.ReleasedPortGroup:
-		return fmt.Errorf("the source guard of port %q has ended, because another program removed its rules: frames from the container may have any source until the attachment is removed and added again, as by a restart of the container", name)
-	case !names.IsGuardedPort(port.Group):
-		return fmt.Errorf("port %q is in group %d instead of %d, so frames from the container may have any source", name, port.Group, names.GuardedPortGroup)
-	case !port.Hooked:
-		return fmt.Errorf("port %q does not have the group_fwd_mask of the source guard, so frames to some multicast addresses may have any source", name)
-	}
-	return nil
-}
-
-// isGuarded reports whether a port is as the source guard needs it: in its group, and with all
-// frames passing its rules. Without a guard, every port is.
-func (b *bridge) isGuarded(port rtnl.Port) bool {
-	return !b.guardsSources() || names.IsGuardedPort(port.Group) && port.Hooked
 }
 
 // closesWithoutElements reports whether the source guard drops what comes from the port of an
@@ -187,35 +155,19 @@ func (b *bridge) closesWithoutElements(ctx context.Context, c *sdk.CmdArgs) (boo
 	return c.Host.Kernel.IsInGroup(c.Owner(b.Name).Veth(), names.GuardedPortGroup), nil
 }
 
-// guardPort adds to the changes what makes a port a guarded one. attached reports that the
-// changes attach it to the bridge, after which its frames do not pass the rules.
-func (b *bridge) guardPort(changes *rtnl.Batch, port rtnl.Port, attached bool) (changed bool) {
-	port.Hooked = port.Hooked && !attached
-	if b.isGuarded(port) {
-		return false
-	}
-	if !names.IsGuardedPort(port.Group) {
-		changes.SetGroup(port.Index, names.GuardedPortGroup)
-	}
-	if !port.Hooked {
-		changes.HookPort(port.Index)
-	}
-	return true
-}
-
 // takesNoRouters reports whether the source guard drops what a container sends from addresses of router
 // advertisements.
 func (b *bridge) takesNoRouters() bool {
-	return b.guardsSources() && b.ipam != "" && !b.DisableContainerInterface && !b.AcceptRA
+	return b.guardsSources() && b.IPAM != "" && !b.DisableContainerInterface && !b.AcceptRA
 }
 
 // mayHearRouters reports whether router advertisements may reach a container whose source guard drops what it would send
 // from their addresses: on a bridge of the host, or one without the host's address. On others, there are allocations only,
 // whose advertisements the guard drops.
-func (b *bridge) mayHearRouters(host *sdk.Host, br *netlink.Bridge) (bool, error) {
+func (b *bridge) mayHearRouters(host *sdk.Host, br *rtnl.LinkState) (bool, error) {
 	if !b.takesNoRouters() {
 		return false, nil
 	}
-	own, err := b.isOwn(host, br)
+	own, err := host.Bridges.Created(b.Bridge, br.Index)
 	return !own || !b.IsGateway, err
 }

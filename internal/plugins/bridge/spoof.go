@@ -9,6 +9,7 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/allocnet/allocnet/internal/object"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/plugins/spoofcheck"
 )
@@ -19,19 +20,19 @@ func (a *addition) guardMAC(ctx context.Context) error {
 	if !a.MacSpoofChk {
 		return nil
 	}
-	return spoofcheck.Add(ctx, &spoofcheck.Port{Owner: a.args.Owner(a.Name), Link: a.veth.Name, MAC: a.veth.PeerMAC})
+	return spoofcheck.Add(ctx, &spoofcheck.Port{Owner: a.Args.Owner(a.Name), Link: a.veth.Name, MAC: a.veth.PeerMAC})
 }
 
 func (a *addition) unguardMAC(ctx context.Context) error {
 	if !a.MacSpoofChk {
 		return nil
 	}
-	return spoofcheck.Del(ctx, a.args.Owner(a.Name))
+	return spoofcheck.Del(ctx, a.Args.Owner(a.Name))
 }
 
-// port returns the attachment's port in a result, which may be the reference
+// spoofPort returns the attachment's port in a result, which may be the reference
 // plugin's.
-func (b *bridge) port(c *sdk.CmdArgs, r *types100.Result) (*spoofcheck.Port, error) {
+func (b *bridge) spoofPort(c *sdk.CmdArgs, r *types100.Result) (*spoofcheck.Port, error) {
 	host := slices.IndexFunc(r.Interfaces, func(i *types100.Interface) bool { return i.Sandbox == "" && i.Name != b.Bridge })
 	inside := slices.IndexFunc(r.Interfaces, func(i *types100.Interface) bool { return i.Sandbox != "" && i.Name == c.IfName })
 	if host < 0 || inside < 0 {
@@ -44,30 +45,20 @@ func (b *bridge) port(c *sdk.CmdArgs, r *types100.Result) (*spoofcheck.Port, err
 	return &spoofcheck.Port{Owner: c.Owner(b.Name), Link: r.Interfaces[host].Name, MAC: mac}, nil
 }
 
-func (b *bridge) checkMACGuard(ctx context.Context, c *sdk.CmdArgs, r *types100.Result) error {
-	if !b.MacSpoofChk {
-		return nil
-	}
-	p, err := b.port(c, r)
-	if err != nil {
-		return err
-	}
-	return spoofcheck.Check(ctx, p)
-}
+// macGuard is the rules of macspoofchk for the port of an attachment.
+type macGuard struct{ *attachment }
 
-// repairMACGuard adds the rules of macspoofchk again if some are missing.
-func (b *bridge) repairMACGuard(ctx context.Context, c *sdk.CmdArgs, r *types100.Result) error {
-	if !b.MacSpoofChk {
-		return nil
-	}
-	p, err := b.port(c, r)
+// Compare implements object.Object.
+func (m *macGuard) Compare(ctx context.Context, _ *object.View) ([]object.Difference, error) {
+	p, err := m.spoofPort(m.Args, m.Result)
 	if err != nil {
-		return err
+		return []object.Difference{{Finding: err}}, nil
 	}
-	if err := spoofcheck.Check(ctx, p); !errors.Is(err, spoofcheck.ErrMissing) {
-		return err
+	err = spoofcheck.Check(ctx, p)
+	if errors.Is(err, spoofcheck.ErrMissing) {
+		return []object.Difference{{Finding: err, Do: func() error { return spoofcheck.Add(ctx, p) }}}, nil
 	}
-	return spoofcheck.Add(ctx, p)
+	return nil, err
 }
 
 func (b *bridge) delMACGuard(ctx context.Context, c *sdk.CmdArgs) error {

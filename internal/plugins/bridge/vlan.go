@@ -12,11 +12,9 @@ import (
 
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
-	"github.com/allocnet/allocnet/internal/plugins/sdk"
+	"github.com/allocnet/allocnet/internal/object"
 	"github.com/allocnet/allocnet/internal/retry"
 )
-
-var errNoFiltering = errors.New("the kernel has no VLAN filtering of bridges (CONFIG_BRIDGE_VLAN_FILTERING); use a kernel that has it, or remove vlan and vlanTrunk from the configuration")
 
 // filters reports whether the bridge must filter VLANs; tags reports whether
 // the port has VLANs of its own.
@@ -36,7 +34,7 @@ func (b *bridge) requireFiltering(host *rtnl.Host) error {
 	br, ok := link.(*netlink.Bridge)
 	switch {
 	case !ok || br.VlanDefaultPVID == nil: // only a kernel with VLAN filtering reports it
-		return errNoFiltering
+		return object.ErrNoFiltering
 	case br.VlanFiltering == nil || !*br.VlanFiltering:
 		return fmt.Errorf("bridge %q does not filter VLANs; name another bridge, or run: ip link set %s type bridge vlan_filtering 1", b.Bridge, b.Bridge)
 	}
@@ -88,7 +86,7 @@ func addTagged(s vlanSetter, port netlink.Link, r vlanRange) error {
 
 func vlanError(act string, err error) error {
 	if errors.Is(err, unix.EOPNOTSUPP) {
-		err = fmt.Errorf("%w: %w", errNoFiltering, err)
+		err = fmt.Errorf("%w: %w", object.ErrNoFiltering, err)
 	}
 	return fmt.Errorf("%s: %w", act, err)
 }
@@ -98,7 +96,7 @@ func (a *addition) tag(context.Context) error {
 	if !a.tags() {
 		return nil
 	}
-	host := a.args.Host.Kernel
+	host := a.Args.Host.Kernel
 	port := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: a.veth.Name, Index: a.veth.Index}}
 	return a.setVLANs(host, port, a.native(), a.vlans)
 }
@@ -120,28 +118,32 @@ func vlansOf(host *rtnl.Host, index int) (map[uint16]*nl.BridgeVlanInfo, error) 
 	return found, nil
 }
 
-// checkVLANs returns an error if a port is missing in one of its VLANs, or is
-// in another VLAN and the default VLAN is not preserved.
-func (b *bridge) checkVLANs(c *sdk.CmdArgs, r *types100.Result) error {
-	if !b.tags() {
-		return nil
+// portVLANs are the VLANs of the port of an attachment: it is in each of them, and in no other one unless the default VLAN is
+// preserved.
+type portVLANs struct{ *attachment }
+
+// Compare implements object.Object.
+func (p *portVLANs) Compare(_ context.Context, v *object.View) ([]object.Difference, error) {
+	if err := p.requireFiltering(v.Kernel); err != nil {
+		return []object.Difference{{Finding: err}}, nil
 	}
-	if err := b.requireFiltering(c.Host.Kernel); err != nil {
-		return err
+	link, err := v.Link(p.port)
+	if rtnl.IsNotFound(err) {
+		return nil, nil
 	}
-	p, err := b.port(c, r)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	index, err := c.Host.Kernel.Index(p.Link)
+	found, err := vlansOf(v.Kernel, link.Index)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	found, err := vlansOf(c.Host.Kernel, index)
-	if err != nil {
-		return err
+	finding := p.compareVLANs(p.port, found)
+	if finding == nil {
+		return nil, nil
 	}
-	return b.compareVLANs(p.Link, found)
+	port := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: p.port, Index: link.Index}}
+	return []object.Difference{{Finding: finding, Do: func() error { return p.setVLANs(v.Kernel, port, p.native(), p.vlans) }}}, nil
 }
 
 // compareVLANs returns an error if the VLANs of a port differ from the configuration.
@@ -168,38 +170,18 @@ func (b *bridge) compareVLANs(port string, found map[uint16]*nl.BridgeVlanInfo) 
 	return nil
 }
 
-// repairVLANs adds the port to its VLANs again if checkVLANs fails.
-func (b *bridge) repairVLANs(c *sdk.CmdArgs, r *types100.Result) error {
-	if !b.tags() || b.checkVLANs(c, r) == nil {
-		return nil
-	}
-	p, err := b.port(c, r)
-	if err != nil {
-		return err
-	}
-	link, err := c.Host.Kernel.Link(p.Link)
-	if err != nil {
-		return err
-	}
-	return b.setVLANs(c.Host.Kernel, link, b.native(), b.vlans)
-}
-
-// gatewayLink returns the link for the gateways' addresses. It is the bridge
-// itself or, with a VLAN, the veth of which the other end is a port in that
-// VLAN: the bridge's own packets are in no VLAN.
-func (b *bridge) gatewayLink(host *rtnl.Host, br *netlink.Bridge, r *types100.Result) (netlink.Link, error) {
-	if b.Vlan == 0 {
-		return br, nil
-	}
+// joinGateway makes the link for the gateways' addresses in a VLAN, if it is missing: a veth of which the other end is a port
+// of the bridge with an index in that VLAN. The bridge's own packets are in no VLAN.
+func (b *bridge) joinGateway(host *rtnl.Host, br int, r *types100.Result) error {
 	name := b.vlanInterface()
 	link, err := host.Link(name)
 	if rtnl.IsNotFound(err) {
 		if link, err = addVLANInterface(host, name, mtuOf(r)); err != nil {
-			return nil, fmt.Errorf("interface %q of VLAN %d: %w", name, b.Vlan, err)
+			return fmt.Errorf("interface %q of VLAN %d: %w", name, b.Vlan, err)
 		}
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if link.Type() == "veth" { // otherwise the host configured it, for example as type vlan
 		err = b.joinVLAN(host, br, link)
@@ -208,9 +190,9 @@ func (b *bridge) gatewayLink(host *rtnl.Host, br *netlink.Bridge, r *types100.Re
 		err = host.LinkSetUp(link)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("interface %q of VLAN %d: %w", name, b.Vlan, err)
+		return fmt.Errorf("interface %q of VLAN %d: %w", name, b.Vlan, err)
 	}
-	return link, nil
+	return nil
 }
 
 // mtuOf returns the MTU in a result; 0 means the kernel's default.
@@ -240,44 +222,82 @@ func addVLANInterface(host *rtnl.Host, name string, mtu int) (netlink.Link, erro
 	return host.Link(name)
 }
 
-// joinVLAN makes the other end of a VLAN's interface a port in that VLAN only,
-// unless it is one already.
-func (b *bridge) joinVLAN(host *rtnl.Host, br *netlink.Bridge, link netlink.Link) error {
+// joinVLAN makes the other end of a VLAN's interface a port in that VLAN only, unless it is one already.
+func (b *bridge) joinVLAN(host *rtnl.Host, br int, link netlink.Link) error {
 	port, err := host.LinkByIndex(link.Attrs().ParentIndex)
 	if err != nil {
 		return fmt.Errorf("find its other end: %w", err)
 	}
-	if port.Attrs().MasterIndex != br.Index {
-		if err := host.LinkSetMaster(port, br); err != nil {
+	if port.Attrs().MasterIndex != br {
+		if err := host.LinkSetMasterByIndex(port, br); err != nil {
 			return fmt.Errorf("attach it to bridge %q: %w", b.Bridge, err)
 		}
 	}
-	found, err := vlansOf(host, port.Attrs().Index)
+	has, err := b.hasGatewayVLAN(host, port.Attrs().Index)
+	if err == nil && !has {
+		err = b.setVLANs(host, port, uint16(b.Vlan), nil)
+	}
+	if err == nil && port.Attrs().RawFlags&unix.IFF_UP == 0 {
+		err = host.LinkSetUp(port)
+	}
+	return err
+}
+
+// hasGatewayVLAN reports whether a port has the VLAN as its native one.
+func (b *bridge) hasGatewayVLAN(host *rtnl.Host, index int) (bool, error) {
+	found, err := vlansOf(host, index)
+	info := found[uint16(b.Vlan)]
+	return info != nil && info.PortVID() && info.EngressUntag(), err
+}
+
+// vlanGateway is the link for the gateways' addresses in a VLAN.
+type vlanGateway struct{ *attachment }
+
+// Compare implements object.Object.
+func (g *vlanGateway) Compare(_ context.Context, v *object.View) ([]object.Difference, error) {
+	br, err := v.Link(g.Bridge)
+	if rtnl.IsNotFound(err) {
+		return nil, nil
+	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if info := found[uint16(b.Vlan)]; info == nil || !info.PortVID() || !info.EngressUntag() {
-		if err := b.setVLANs(host, port, uint16(b.Vlan), nil); err != nil {
-			return err
+	d := object.Difference{Do: func() error { return g.joinGateway(v.Kernel, br.Index, g.Result) }}
+	link, err := v.Link(g.vlanInterface())
+	switch {
+	case rtnl.IsNotFound(err):
+		d.Finding = fmt.Errorf("interface of VLAN %d: %w", g.Vlan, err)
+	case err != nil:
+		return nil, err
+	case !link.Up:
+		d.Finding = fmt.Errorf("interface %q of VLAN %d is down", link.Name, g.Vlan)
+	case link.Kind != "veth": // the host configured it, for example as type vlan
+		return nil, nil
+	default:
+		port, err := v.Kernel.LinkStateAt(link.Peer)
+		if err != nil {
+			return nil, fmt.Errorf("find the other end of %q: %w", link.Name, err)
 		}
+		has, err := g.hasGatewayVLAN(v.Kernel, port.Index)
+		if err != nil || port.Up && port.Master == br.Index && has {
+			return nil, err
+		}
+		d.Finding = fmt.Errorf("interface %q is not connected to VLAN %d of bridge %q", link.Name, g.Vlan, g.Bridge)
 	}
-	if port.Attrs().RawFlags&unix.IFF_UP != 0 {
-		return nil
-	}
-	return host.LinkSetUp(port)
+	return []object.Difference{d}, nil
 }
 
 // reportVLANInterface adds the interface with the gateways' addresses as the
 // last one of the result, as the reference plugin does.
 func (a *addition) reportVLANInterface() error {
-	if a.Vlan == 0 || !a.IsGateway || len(a.result.IPs) == 0 {
+	if a.Vlan == 0 || !a.IsGateway || len(a.Result.IPs) == 0 {
 		return nil
 	}
-	link, err := a.args.Host.Kernel.Link(a.vlanInterface())
+	link, err := a.Args.Host.Kernel.Link(a.vlanInterface())
 	if err != nil {
 		return err
 	}
-	a.result.Interfaces = append(a.result.Interfaces, &types100.Interface{Name: link.Attrs().Name, Mac: link.Attrs().HardwareAddr.String()})
+	a.Result.Interfaces = append(a.Result.Interfaces, &types100.Interface{Name: link.Attrs().Name, Mac: link.Attrs().HardwareAddr.String()})
 	return nil
 }
 
@@ -290,10 +310,10 @@ func (b *bridge) gatewayName() string {
 }
 
 // gatewayIndex returns the link that must have the gateways' addresses.
-func (b *bridge) gatewayIndex(host *rtnl.Host, br *netlink.Bridge) (name string, index int, err error) {
+func (b *bridge) gatewayIndex(host *rtnl.Host, br int) (name string, index int, err error) {
 	name = b.gatewayName()
 	if b.Vlan == 0 {
-		return name, br.Index, nil
+		return name, br, nil
 	}
 	if index, err = host.Index(name); err != nil {
 		return name, 0, fmt.Errorf("interface of VLAN %d: %w", b.Vlan, err)

@@ -8,6 +8,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/object"
 )
 
 // fakePort simulates the VLANs of a bridge port in the kernel.
@@ -115,7 +117,7 @@ func TestVLANsOfAPort(t *testing.T) {
 	p := newFakePort()
 	p.err = unix.EOPNOTSUPP
 	err := parse(t, `"vlan":7`).setVLANs(p, &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: 7}}, 7, nil)
-	require.ErrorIs(t, err, errNoFiltering)
+	require.ErrorIs(t, err, object.ErrNoFiltering)
 	require.ErrorContains(t, err, "add VLAN 7: the kernel has no VLAN filtering of bridges (CONFIG_BRIDGE_VLAN_FILTERING); use a kernel that has it")
 }
 

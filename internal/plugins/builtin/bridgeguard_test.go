@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	objects "github.com/allocnet/allocnet/internal/object"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
-	"github.com/allocnet/allocnet/internal/plugins/veth"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -35,7 +35,7 @@ func stationOf(t *testing.T, result object) station {
 			s.ip6 = addr
 		}
 	}
-	s.linkLocal, _ = netip.AddrFromSlice(veth.LinkLocal(s.mac))
+	s.linkLocal, _ = netip.AddrFromSlice(objects.LinkLocal(s.mac))
 	return s
 }
 
@@ -287,7 +287,7 @@ func TestBridgeGuardWithoutAddresses(t *testing.T) {
 	conf := object{"cniVersion": "1.0.0", "name": "bare", "type": "bridge", "bridge": "br0"}
 	a, result, out := g.add("bare", conf)
 	own := station{mac: macOf(t, result), ip4: netip.MustParseAddr("10.9.0.77"), ip6: netip.MustParseAddr("fd00:9::77")}
-	own.linkLocal, _ = netip.AddrFromSlice(veth.LinkLocal(own.mac))
+	own.linkLocal, _ = netip.AddrFromSlice(objects.LinkLocal(own.mac))
 	frames := framesOf(own, g.neighbour)
 	refused := []string{".another MAC", ".the neighbour's MAC", ".an ARP reply with the neighbour's MAC", ".an ARP reply with a long address",
 		".a tagged frame", ".RARP", ".another protocol"}

@@ -135,7 +135,7 @@ func (a *attachment) requireEnforceable() error {
 	if l := a.args.Link; l != nil && l.Name != "" {
 		group = l.Group
 	} else {
-		port, err := a.args.Host.Kernel.Port(a.veth)
+		port, err := a.args.Host.Kernel.LinkState(a.veth)
 		if err != nil {
 			return err
 		}
@@ -260,7 +260,7 @@ func (a *attachment) checkGroup(want uint32) error {
 	if a.veth == "" {
 		return nil
 	}
-	port, err := a.args.Host.Kernel.Port(a.veth)
+	port, err := a.args.Host.Kernel.LinkState(a.veth)
 	if err != nil {
 		return err
 	}

@@ -261,7 +261,7 @@ func leaveStale(host *sdk.Host, s *policystate.Session) error {
 			}
 			stale := m == nil || m.Policy != id && m.Former != id
 			if m == nil {
-				_, err := host.Kernel.Port(key)
+				_, err := host.Kernel.LinkState(key)
 				if stale = rtnl.IsNotFound(err); err != nil && !stale {
 					return err
 				}

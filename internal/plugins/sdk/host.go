@@ -9,6 +9,7 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/conntrack"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/internal/object"
 	"github.com/allocnet/allocnet/internal/state/boot"
 	"github.com/allocnet/allocnet/internal/state/bridges"
 	"github.com/allocnet/allocnet/internal/state/policystate"
@@ -42,6 +43,11 @@ type Host struct {
 	// process that ends after an operation.
 	Hold *GuardHold
 	Log  Logger
+}
+
+// View returns a view of the host for one operation.
+func (h *Host) View() *object.View {
+	return object.Host{Kernel: h.Kernel, Switches: h.Switches, Bridges: h.Bridges, Once: h.Cache.Unless, Forget: h.Cache.Clear}.View()
 }
 
 // OpenDropInHost opens the host for plugins that a runtime starts one by one. As with the

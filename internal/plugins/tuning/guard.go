@@ -9,7 +9,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
-	"github.com/allocnet/allocnet/internal/plugins/veth"
+	"github.com/allocnet/allocnet/internal/object"
 )
 
 // guard makes the source guard of the plugin bridge let the new MAC through, and no longer the
@@ -69,7 +69,7 @@ func (a *addition) guarded(r *types100.Result) *ruleset.Elements {
 		}
 		port := ruleset.BridgePort{Name: a.owner.Veth(), MAC: mac}
 		if len(a.result.IPs) > 0 {
-			linkLocal, _ := netip.AddrFromSlice(veth.LinkLocal(mac))
+			linkLocal, _ := netip.AddrFromSlice(object.LinkLocal(mac))
 			port.Addresses = []netip.Addr{linkLocal}
 		}
 		return &ruleset.Elements{Owner: a.owner, Ports: []ruleset.BridgePort{port}}

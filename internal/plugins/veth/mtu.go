@@ -7,15 +7,12 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+	"github.com/allocnet/allocnet/internal/object"
 )
 
-// UsualMTU is the kernel's default for a veth.
-const UsualMTU = 1500
-
 const (
-	smallest    = 68   // of IPv4 (RFC 791), and of a veth
-	smallestIP6 = 1280 // of IPv6 (RFC 8200): the kernel disables IPv6 on links below it
-	largest     = 65535
+	smallest = 68 // of IPv4 (RFC 791), and of a veth
+	largest  = 65535
 )
 
 // ValidateMTU returns an error if a veth cannot have the configured MTU; 0 means none.
@@ -39,9 +36,9 @@ func ValidateMTU(configured int) error {
 func MTU(host *rtnl.Host, configured int, r *types100.Result) (int, error) {
 	v4, v6 := families(r)
 	if configured != 0 {
-		if v6 && len(r.IPs) > 0 && configured < smallestIP6 {
+		if v6 && len(r.IPs) > 0 && configured < object.SmallestMTU6 {
 			return 0, types.NewError(types.ErrInvalidNetworkConfig,
-				fmt.Sprintf("mtu %d is too small for an IPv6 address: IPv6 needs at least %d", configured, smallestIP6), "")
+				fmt.Sprintf("mtu %d is too small for an IPv6 address: IPv6 needs at least %d", configured, object.SmallestMTU6), "")
 		}
 		return configured, nil
 	}
@@ -49,7 +46,7 @@ func MTU(host *rtnl.Host, configured int, r *types100.Result) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	mtu := UsualMTU
+	mtu := object.UsualMTU
 	if v4 && out.IPv4 != 0 {
 		mtu = min(mtu, max(out.IPv4, smallest))
 	}
@@ -57,9 +54,9 @@ func MTU(host *rtnl.Host, configured int, r *types100.Result) (int, error) {
 		mtu = min(mtu, out.IPv6)
 	}
 	if v6 { // the host sends ICMPv6 Packet Too Big to the container
-		mtu = max(mtu, smallestIP6)
+		mtu = max(mtu, object.SmallestMTU6)
 	}
-	if mtu == UsualMTU {
+	if mtu == object.UsualMTU {
 		return 0, nil
 	}
 	return mtu, nil

@@ -9,8 +9,8 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+	"github.com/allocnet/allocnet/internal/object"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
-	"github.com/allocnet/allocnet/internal/retry"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -49,64 +49,50 @@ func setDown(c *sdk.CmdArgs, network string) error {
 }
 
 // renamed returns the name of the host's link with an alias whose peer is in the namespace of
-// the attachment; "" if there is none, or if the namespace is gone. Unlike a search among the
-// links of the host, it does not take longer with more allocations.
+// the attachment; "" if there is none, or if the namespace is gone.
 func renamed(c *sdk.CmdArgs, alias string) (string, error) {
-	h, err := inside(c)
-	if h == nil || err != nil {
+	s, err := sandboxOf(c)
+	if s == nil || err != nil {
 		return "", err
 	}
-	links, err := retry.List(h.LinkList)
-	if err != nil {
-		return "", fmt.Errorf("list the interfaces of the sandbox: %w", err)
+	end, err := object.Renamed(c.Host.Kernel, s, alias)
+	if end == nil || err != nil {
+		return "", err
 	}
-	for _, peer := range links {
-		end, err := hostEnd(c, peer)
-		if err != nil {
-			return "", err
-		}
-		if end != nil && end.Attrs().Alias == alias {
-			return end.Attrs().Name, nil
-		}
-	}
-	return "", nil
+	return end.Name, nil
 }
 
 // deleteMoved deletes the container's end of a veth whose other end is in a third namespace.
 // There it has no name that is known, but the MAC of the container's end is that of the result.
 func deleteMoved(c *sdk.CmdArgs, name string, previous *types100.Result) error {
-	h, err := inside(c)
-	if h == nil || err != nil || previous == nil || !has(previous, name, "") {
+	s, err := sandboxOf(c)
+	if s == nil || err != nil || previous == nil || !has(previous, name, "") {
 		return err
 	}
-	peer, err := h.LinkByName(c.IfName)
+	peer, err := s.LinkState(c.IfName)
 	if rtnl.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("find interface %q in the sandbox: %w", c.IfName, err)
 	}
-	end, err := hostEnd(c, peer)
-	if err != nil || end != nil || peer.Type() != "veth" { // it is that of another attachment
+	end, err := object.OtherEnd(c.Host.Kernel, peer)
+	if err != nil || end != nil || peer.Kind != "veth" { // it is that of another attachment
+		return err
+	}
+	h, err := s.Handle()
+	if err != nil {
 		return err
 	}
 	for _, itf := range previous.Interfaces {
-		if itf.Name == c.IfName && itf.Sandbox != "" && itf.Mac == peer.Attrs().HardwareAddr.String() {
-			if err := h.LinkDel(peer); err != nil && !rtnl.IsNotFound(err) {
+		if itf.Name == c.IfName && itf.Sandbox != "" && itf.Mac == peer.MAC.String() {
+			err := h.LinkDel(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: peer.Index}})
+			if err != nil && !rtnl.IsNotFound(err) {
 				return fmt.Errorf("delete interface %q of the sandbox: %w", c.IfName, err)
 			}
 		}
 	}
 	return nil
-}
-
-// inside returns rtnetlink in the namespace of the attachment: see sandboxOf.
-func inside(c *sdk.CmdArgs) (*netlink.Handle, error) {
-	s, err := sandboxOf(c)
-	if s == nil || err != nil {
-		return nil, err
-	}
-	return s.Handle()
 }
 
 // sandboxOf returns the namespace of the attachment; nil if that is gone, or if the path leads to
@@ -122,25 +108,4 @@ func sandboxOf(c *sdk.CmdArgs) (*rtnl.Sandbox, error) {
 		}
 	}
 	return s, err
-}
-
-// hostEnd returns the link of the host that is the other end of a link of the sandbox; nil if
-// there is none.
-func hostEnd(c *sdk.CmdArgs, peer netlink.Link) (netlink.Link, error) {
-	index := peer.Attrs().ParentIndex
-	if peer.Type() != "veth" || index <= 0 {
-		return nil, nil
-	}
-	end, err := c.Host.Kernel.LinkByIndex(index)
-	if rtnl.IsNotFound(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("find the other end of interface %q of the sandbox: %w", peer.Attrs().Name, err)
-	}
-	// The other end may be in a third namespace. Then the index belongs to another link here.
-	if end.Type() != "veth" || end.Attrs().ParentIndex != peer.Attrs().Index {
-		return nil, nil
-	}
-	return end, nil
 }

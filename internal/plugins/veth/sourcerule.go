@@ -1,18 +1,16 @@
 package veth
 
 import (
-	"errors"
-	"fmt"
 	"net"
 	"slices"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+	"github.com/allocnet/allocnet/internal/object"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
@@ -22,112 +20,119 @@ import (
 // network's addresses over its interface: see rtnl.Batch.AddSourceRule. A default route for which
 // the configuration has a priority gets them, too, because it may not be the one in use.
 
-// routes are the routes of a result that are being added.
-type routes struct {
-	name     string // of the container's interface
-	index    int
-	result   *types100.Result
-	options  Options
-	gateways []net.IP
-	// first has, for each route, the number of the first one to its destination if the route of
-	// another interface may be in its place, else -1. taken reports that of a first one.
-	first []int
-	taken []bool
-}
-
-func newRoutes(name string, index int, r *types100.Result, o Options) *routes {
-	x := &routes{
-		name: name, index: index, result: r, options: o, gateways: gatewaysOf(r),
-		first: make([]int, len(r.Routes)), taken: make([]bool, len(r.Routes)),
-	}
-	for i, route := range r.Routes {
-		x.first[i] = -1
-		switch {
-		case !isOpen(route):
-		case o.Behind && isDefault(route):
-			route.Priority = rtnl.Fallback(index)
-		case !o.Behind && !isWithin(r, &route.Dst):
-			x.first[i] = slices.IndexFunc(r.Routes, func(other *types.Route) bool {
-				return isOpen(other) && other.Dst.IP.Equal(route.Dst.IP) && slices.Equal(other.Dst.Mask, route.Dst.Mask)
-			})
+// routes returns the routes over the container's end, in an order in which they can be added: those to the networks of
+// the addresses of interface i of the result, if it is known that no later plugin has removed them, and those of
+// the result.
+func (e *Ends) routes(i int) (list []object.Route) {
+	if e.knowsInside() {
+		for _, ip := range e.addressesOf(i) {
+			for _, route := range networkRoutes(ip, e.Options) {
+				list = append(list, object.Route{Want: &types.Route{Dst: *route.Dst}, Made: *route})
+			}
 		}
 	}
-	return x
+	for i, gateway := range gatewaysOf(e.Result) {
+		list = append(list, e.route(i, gateway))
+	}
+	return list
 }
 
-// add adds the routes to a batch, except for those that finish adds.
-func (x *routes) add(b *rtnl.Batch) {
-	for i, first := range x.first {
-		switch first {
-		case -1:
-			b.AddRoute(x.kernel(i))
-		case i:
-			b.TryRoute(x.kernel(i), &x.taken[i])
-		}
-	}
-}
-
-// finish adds, after the batch was applied, the routes whose priority depends on those of other
-// interfaces, and the source rules.
-func (x *routes) finish(s *rtnl.Sandbox) error {
-	var b rtnl.Batch
-	for i, first := range x.first {
-		if first < 0 || first == i && !x.taken[i] {
-			continue
-		}
-		if x.taken[first] {
-			x.result.Routes[i].Priority = rtnl.Fallback(x.index)
-		}
-		b.AddRoute(x.kernel(i))
-	}
-	x.addSourceRules(&b)
-	return s.Apply(&b)
-}
-
-// kernel returns a route as the kernel gets it.
-func (x *routes) kernel(i int) *rtnl.Route {
-	route := kernelRoute(x.result.Routes[i], x.index, x.gateways[i])
-	if route.Priority == 0 && x.options.Behind {
-		route.Priority = rtnl.Fallback(x.index)
-	}
-	route.OnLink = x.options.ViaGateway && isNeighbour(x.result, x.gateways[i])
+// route returns route i of the result.
+func (e *Ends) route(i int, gateway net.IP) object.Route {
+	want := e.Result.Routes[i]
+	route := object.Route{Want: want, Made: *kernelRoute(want, gateway), Behind: e.Behind}
+	route.Made.OnLink = e.ViaGateway && isNeighbour(e.Result, gateway)
 	return route
 }
 
-// addSourceRules adds the source rules of the result, and the routes of their table.
-func (x *routes) addSourceRules(b *rtnl.Batch) {
-	table := rtnl.Fallback(x.index)
-	addresses, _ := sourced(x.result, x.name)
-	for _, ip := range addresses {
-		v4 := ip.Address.IP.To4() != nil
-		if !x.options.ViaGateway {
-			x.addNeighbours(b, &ip.Address)
-		}
-		for i, route := range x.result.Routes {
-			if isMain(route) && (route.Dst.IP.To4() != nil) == v4 {
-				copied := x.kernel(i)
-				copied.Table, copied.Priority = table, route.Priority
-				b.EnsureRoute(copied)
+// madeRoutes returns the routes that an ADD makes: first those of now, then, if it is known which of these yielded to routes
+// of other interfaces, those of then. It sets the priorities of the result.
+func (e *Ends) madeRoutes(index int) (now *object.Routes, then func(yielded []bool) *object.Routes) {
+	r, gateways := e.Result, gatewaysOf(e.Result)
+	now = &object.Routes{Link: e.Args.IfName}
+	if e.ViaGateway {
+		for _, ip := range r.IPs {
+			for _, route := range networkRoutes(ip, e.Options) {
+				now.List = append(now.List, object.Route{Made: *route})
 			}
 		}
-		b.AddSourceRule(ip.Address.IP, x.index)
+	}
+	first, at := make([]int, len(r.Routes)), make([]int, len(r.Routes)) // at is where the list has the route
+	for i := range r.Routes {
+		first[i] = e.firstOf(i)
+	}
+	for i, route := range r.Routes {
+		if e.Behind && isOpen(route) && isDefault(route) {
+			route.Priority = rtnl.Fallback(index)
+		}
+		made := e.route(i, gateways[i])
+		if made.Yields = first[i] == i; first[i] >= 0 && !made.Yields {
+			continue
+		}
+		at[i] = len(now.List)
+		now.List = append(now.List, made)
+	}
+	return now, func(yielded []bool) *object.Routes {
+		rest := &object.Routes{Link: e.Args.IfName}
+		for i := range r.Routes {
+			if first[i] < 0 || first[i] == i && !yielded[at[i]] {
+				continue
+			}
+			if yielded[at[first[i]]] {
+				r.Routes[i].Priority = rtnl.Fallback(index)
+			}
+			rest.List = append(rest.List, e.route(i, gateways[i]))
+		}
+		return rest
 	}
 }
 
-// addNeighbours adds the routes to the neighbours of an address to the table of source rules.
-func (x *routes) addNeighbours(b *rtnl.Batch, address *net.IPNet) {
-	route := rtnl.Route{Index: x.index, Dst: &net.IPNet{IP: address.IP.Mask(address.Mask), Mask: address.Mask}, Table: rtnl.Fallback(x.index)}
+// firstOf returns the number of the first route of the result to the destination of route i if the route of another interface
+// may be in its place; else -1.
+func (e *Ends) firstOf(i int) int {
+	route := e.Result.Routes[i]
+	if !isOpen(route) || e.Behind || isWithin(e.Result, &route.Dst) {
+		return -1
+	}
+	return slices.IndexFunc(e.Result.Routes, func(other *types.Route) bool {
+		return isOpen(other) && other.Dst.IP.Equal(route.Dst.IP) && slices.Equal(other.Dst.Mask, route.Dst.Mask)
+	})
+}
+
+// sourceRules returns the source rules of the result; nil if it has none.
+func (e *Ends) sourceRules() object.Object {
+	addresses, because := sourced(e.Result, e.Args.IfName)
+	if len(addresses) == 0 {
+		return nil
+	}
+	rules := &object.SourceRules{
+		Link:    e.Args.IfName,
+		MayLack: !slices.ContainsFunc(because, func(r *types.Route) bool { return rtnl.IsFallback(r.Priority) }),
+	}
+	for _, ip := range addresses {
+		rules.From = append(rules.From, ip.Address.IP)
+		v4 := ip.Address.IP.To4() != nil
+		if !e.ViaGateway {
+			rules.Routes = append(rules.Routes, neighbourRoutes(&ip.Address)...)
+		}
+		for i, gateway := range gatewaysOf(e.Result) {
+			if route := e.Result.Routes[i]; isMain(route) && (route.Dst.IP.To4() != nil) == v4 {
+				rules.Routes = append(rules.Routes, e.route(i, gateway).Made)
+			}
+		}
+	}
+	return rules
+}
+
+// neighbourRoutes returns the routes to the neighbours of an address.
+func neighbourRoutes(address *net.IPNet) []rtnl.Route {
+	network := rtnl.Route{Dst: &net.IPNet{IP: address.IP.Mask(address.Mask), Mask: address.Mask}}
 	if address.IP.To4() != nil {
-		route.Scope = unix.RT_SCOPE_LINK
-		b.EnsureRoute(&route)
-		return
+		network.Scope = unix.RT_SCOPE_LINK
+		return []rtnl.Route{network}
 	}
-	b.EnsureRoute(&route)
-	route.Dst = linkLocalNetwork
-	b.EnsureRoute(&route)
+	return []rtnl.Route{network, {Dst: object.LinkLocalNetwork}}
 }
-
-var linkLocalNetwork = &net.IPNet{IP: net.ParseIP("fe80::"), Mask: net.CIDRMask(64, 128)}
 
 // isMain reports whether a route is one of the main table.
 func isMain(r *types.Route) bool {
@@ -180,59 +185,6 @@ func isOf(r *types100.Result, ip *types100.IPConfig, name string) bool {
 	}
 	itf := r.Interfaces[*ip.Interface]
 	return itf.Name == name && itf.Sandbox != ""
-}
-
-// checkSourceRules returns an error for each source rule of a result that is missing, and for each
-// route that their table lacks. A VRF of the container, to which a later plugin has moved the
-// interface, has its own table.
-func checkSourceRules(s *rtnl.Sandbox, link netlink.Link, r *types100.Result) error {
-	addresses, because := sourced(r, link.Attrs().Name)
-	if len(addresses) == 0 || link.Attrs().MasterIndex != 0 {
-		return nil
-	}
-	table := rtnl.Fallback(link.Attrs().Index)
-	from, err := s.SourceRules(link.Attrs().Index)
-	if err != nil {
-		return err
-	}
-	var missing []error
-	for _, ip := range addresses {
-		if !slices.ContainsFunc(from, ip.Address.IP.Equal) {
-			missing = append(missing, fmt.Errorf("the sandbox has no rule from %s lookup %d, so answers from that address may leave over another interface", ip.Address.IP, table))
-		}
-	}
-	none := len(from) == 0
-	for _, route := range because {
-		found, err := s.RouteExists(&types.Route{Dst: route.Dst, Table: &table})
-		if err != nil {
-			return err
-		}
-		if none = none && !found; !found {
-			missing = append(missing, fmt.Errorf("table %d of the sandbox has no route to %s", table, route.Dst.String()))
-		}
-	}
-	if none && !slices.ContainsFunc(because, func(r *types.Route) bool { return rtnl.IsFallback(r.Priority) }) {
-		return nil // an earlier version, or the reference plugin, has made none
-	}
-	return errors.Join(missing...)
-}
-
-// RestoreSourceRules restores what is missing of the source rules of a result.
-func RestoreSourceRules(c *sdk.CmdArgs, r *types100.Result, o Options) error {
-	if addresses, _ := sourced(r, c.IfName); len(addresses) == 0 {
-		return nil
-	}
-	s, err := c.Sandbox()
-	if err != nil {
-		return err
-	}
-	link, err := s.Link(c.IfName)
-	if err != nil || link.Attrs().MasterIndex != 0 {
-		return err
-	}
-	var b rtnl.Batch
-	newRoutes(c.IfName, link.Attrs().Index, r, o).addSourceRules(&b)
-	return s.Apply(&b)
 }
 
 // DelSourceRules deletes the source rules of an attachment whose link is deleted. They end with the
