@@ -72,13 +72,14 @@ type Configurator struct {
 	kept     atomic.Bool // the subnets of the embedded network
 
 	// Tests replace these.
-	boot        func() (string, error) // the ID of this boot of the host
-	now         func() time.Time
-	jitter      func(most time.Duration) time.Duration
-	sleep       sleeper
-	gcTimeout   time.Duration
-	concurrency int
-	checks      int // CHECKs at a time of Repair
+	boot         func() (string, error) // the ID of this boot of the host
+	now          func() time.Time
+	jitter       func(most time.Duration) time.Duration
+	sleep        sleeper
+	gcTimeout    time.Duration
+	forceTimeout time.Duration
+	concurrency  int
+	checks       int // CHECKs at a time of Repair
 }
 
 // New makes a Configurator. ConfDir and StateDir need not exist: the first Setup creates
@@ -134,9 +135,10 @@ func New(cfg Config) (*Configurator, error) {
 		jitter: randomJitter,
 		sleep:  sleep,
 
-		gcTimeout:   gcTimeout,
-		concurrency: concurrency,
-		checks:      runtime.GOMAXPROCS(0),
+		gcTimeout:    gcTimeout,
+		forceTimeout: forceTimeout,
+		concurrency:  concurrency,
+		checks:       runtime.GOMAXPROCS(0),
 	}
 	c.openBoot(plugins)
 	if err := c.openPools(); err != nil {

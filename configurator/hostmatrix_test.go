@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
@@ -112,11 +115,30 @@ var hostKinds = []hostKind{
 		restoreRules(t, "*filter\n:FORWARD DROP\n:DOCKER-USER -\n:DOCKER-FORWARD -\n-A FORWARD -j DOCKER-USER\n-A FORWARD -j DOCKER-FORWARD\n"+
 			"-A DOCKER-FORWARD -i docker0 -j ACCEPT\nCOMMIT\n*nat\n:DOCKER -\n-A PREROUTING -m addrtype --dst-type LOCAL -j DOCKER\nCOMMIT\n")
 	}},
-	// What ufw makes of "default deny incoming, deny routed; allow ssh".
-	{name: "a firewall that denies by default", prepare: func(t *testing.T, _ *router) {
-		restoreRules(t, "*filter\n:INPUT DROP\n:FORWARD DROP\n-A INPUT -i lo -j ACCEPT\n-A INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n"+
-			"-A INPUT -p icmp -j ACCEPT\n-A INPUT -p icmpv6 -j ACCEPT\n-A INPUT -p tcp --dport 22 -j ACCEPT\nCOMMIT\n")
-	}},
+	{name: "ufw", prepare: func(t *testing.T, _ *router) { startUFW(t) }},
+}
+
+// startUFW starts ufw with its settings as they are installed, which deny what is not allowed, to the host and through it. Only ssh is
+// allowed.
+func startUFW(t *testing.T) {
+	privhost.Require(t, "ufw")
+	for _, path := range []string{"/etc/ufw", "/etc/default/ufw"} { // which it changes
+		own := filepath.Join(t.TempDir(), filepath.Base(path))
+		do(t, "cp -a "+path+" "+own)
+		require.NoError(t, unix.Mount(own, path, "", unix.MS_BIND, ""))
+		t.Cleanup(func() { require.NoError(t, unix.Unmount(path, unix.MNT_DETACH)) })
+	}
+	settings, err := os.ReadFile("/etc/ufw/sysctl.conf")
+	require.NoError(t, err)
+	for line := range strings.Lines(string(settings)) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok && !strings.HasPrefix(name, "#") {
+			setSwitches(t, value, name)
+		}
+	}
+	do(t, "ufw allow 22/tcp")
+	do(t, "ufw --force enable")
+	t.Cleanup(func() { do(t, "ufw disable") })
+	require.Contains(t, output(t, "ufw status verbose"), "deny (incoming)")
 }
 
 // besideFirewalld returns a host with firewalld. It cannot accept addresses after a flush, before it is restarted.

@@ -288,7 +288,7 @@ func (c *Configurator) removeNetworksAfter(ctx context.Context, p *plan.Plan, ad
 	}
 	knowErr := c.recordAddresses(ctx, p)
 	delErr := errors.Join(knowErr, c.step(ctx, StepDel, p.Record, func(ctx context.Context) error { return c.del(ctx, p) }))
-	ctx, cancel := withTimeAfter(ctx, forceTimeout)
+	ctx, cancel := withTimeAfter(ctx, c.forceTimeout)
 	defer cancel()
 	if delErr == nil && p.Phase == record.Ready && c.runsInProcess(p) {
 		return nil // every object is known, and the kernel has acknowledged its removal

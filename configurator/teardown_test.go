@@ -41,6 +41,7 @@ func TestContextEndsDuringAudit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			o := &atStep{name: StepAudit}
 			h := newTestHost(t, func(c *Config) { c.Observer = o })
+			h.forceTimeout = time.Minute // the search takes long on a busy machine
 			h.network("net", "1.0.0", adds())
 			_, err := h.Setup(t.Context(), h.alloc("a"))
 			require.NoError(t, err)

@@ -134,6 +134,8 @@ func (p *process) reload() string {
 
 func (p *process) logged(part string) string {
 	p.Helper()
+	late := time.AfterFunc(time.Minute, func() { _ = p.cmd.Process.Kill() }) // which ends the log
+	defer late.Stop()
 	for p.log.Scan() {
 		if strings.Contains(p.log.Text(), part) {
 			return p.log.Text()
