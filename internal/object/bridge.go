@@ -6,13 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
-	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 )
 
@@ -43,7 +40,7 @@ func (b *Bridge) Compare(ctx context.Context, v *View) (list []Difference, err e
 		return nil, fmt.Errorf("find bridge %q: %w", b.Name, err)
 	}
 	if have == nil {
-		return b.compareMissing(v)
+		return b.compareMissing(ctx, v)
 	}
 	if have.Kind != "bridge" {
 		return nil, fmt.Errorf("%q %w", b.Name, errNotBridge)
@@ -136,7 +133,7 @@ var errNotBridge = errors.New("already exists but is not a bridge")
 var errAnotherMTU = errors.New("another MTU")
 
 // compareMissing tells that the bridge is missing. It is made again, or gets its name again, if an ADD has created it.
-func (b *Bridge) compareMissing(v *View) ([]Difference, error) {
+func (b *Bridge) compareMissing(ctx context.Context, v *View) ([]Difference, error) {
 	own, err := v.Bridges.Created(b.Name, 0)
 	if err == nil && !own && !b.Added {
 		v.missing[b.Name] = true
@@ -148,7 +145,7 @@ func (b *Bridge) compareMissing(v *View) ([]Difference, error) {
 	if now, err := b.renamed(v); err != nil || now != 0 {
 		return []Difference{{Finding: v.lost(b.Name), Put: func(x *rtnl.Batch) { x.SetName(now, b.Name) }}}, err
 	}
-	return []Difference{{Finding: v.lost(b.Name), Do: func() error { return b.create(v) }}}, nil
+	return []Difference{{Finding: v.lost(b.Name), Do: func() error { return b.create(ctx, v) }}}, nil
 }
 
 // renamed returns the index of a bridge that an ADD has created under another name; 0 if there is none. The MAC
@@ -175,7 +172,7 @@ func (b *Bridge) renamed(v *View) (int, error) {
 var ErrNoFiltering = errors.New("the kernel has no VLAN filtering of bridges (CONFIG_BRIDGE_VLAN_FILTERING); use a kernel that has it, or remove vlan and vlanTrunk from the configuration")
 
 // create creates the bridge. If another process creates it at the same time, that bridge is it.
-func (b *Bridge) create(v *View) error {
+func (b *Bridge) create(ctx context.Context, v *View) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.HardwareAddr = b.Name, b.NewMTU, b.MAC
 	if len(b.MAC) == 0 {
@@ -185,7 +182,6 @@ func (b *Bridge) create(v *View) error {
 	if b.Filters {
 		wanted.VlanFiltering = &b.Filters
 	}
-	ctx := context.Background()
 	return v.Bridges.Create(ctx, b.Name, func() (made int, err error) {
 		err = v.Kernel.LinkAdd(wanted)
 		exists := errors.Is(err, unix.EEXIST)
@@ -202,7 +198,7 @@ func (b *Bridge) create(v *View) error {
 		b.setSysctls()
 		return v.Kernel.Index(b.Name)
 	}, func() error {
-		_, err := v.Kernel.DeleteLink(ctx, b.Name)
+		_, err := v.Kernel.DeleteLink(context.WithoutCancel(ctx), b.Name)
 		return err
 	})
 }
@@ -213,182 +209,4 @@ func (b *Bridge) create(v *View) error {
 func (b *Bridge) setSysctls() {
 	_ = rtnl.SetSysctl("net/ipv6/conf/"+b.Name+"/accept_ra", "0")
 	_ = rtnl.SetSysctl("net/ipv6/conf/"+b.Name+"/accept_dad", "0")
-}
-
-// BridgePort is that a link is a port of a bridge. A port that is isolated, or in hairpin mode, although it is not to be, may be
-// wanted by the administrator.
-type BridgePort struct {
-	Link, Bridge      string
-	Hairpin, Isolated bool
-	// Guarded: it is in a group for which the source guard of bridges has rules, and all of its frames pass these.
-	Guarded bool
-	// Tagged: it has VLANs, without which it is neither attached again nor brought up.
-	Tagged bool
-}
-
-// Compare implements Object.
-func (p *BridgePort) Compare(_ context.Context, v *View) (list []Difference, err error) {
-	have, err := v.link(p.Link)
-	if err != nil || have == nil {
-		return nil, err
-	}
-	bridge, ok, err := v.present(p.Bridge)
-	if err != nil || !ok {
-		return nil, err
-	}
-	index := have.Index
-	differs := func(put func(*rtnl.Batch), format string, args ...any) {
-		list = append(list, Difference{Finding: fmt.Errorf(format, args...), Put: put})
-	}
-	attached := have.Master == bridge
-	if !attached {
-		put := func(b *rtnl.Batch) { b.AttachPort(index, bridge, p.Hairpin, p.Isolated) }
-		if p.Tagged {
-			put = nil
-		}
-		differs(put, "interface %q is not a port of the bridge", p.Link)
-	}
-	if p.Guarded {
-		list = append(list, p.compareGuard(have, attached)...)
-	}
-	if attached {
-		settings, err := p.compareSettings(v, have)
-		return append(list, settings...), err
-	}
-	return list, nil
-}
-
-func (p *BridgePort) compareGuard(have *rtnl.LinkState, attached bool) (list []Difference) {
-	differs := func(put func(*rtnl.Batch), format string, args ...any) {
-		list = append(list, Difference{Finding: fmt.Errorf(format, args...), Put: put})
-	}
-	guard := func(b *rtnl.Batch) { b.SetGroup(have.Index, names.GuardedPortGroup) }
-	switch {
-	case have.Group == names.ReleasedPortGroup:
-		differs(guard, "the source guard of port %q has ended, because another program removed its rules: frames from the container may have any source until the attachment is removed and added again, as by a restart of the container", p.Link)
-	case !names.IsGuardedPort(have.Group):
-		differs(guard, "port %q is in group %d instead of %d, so frames from the container may have any source", p.Link, have.Group, names.GuardedPortGroup)
-	}
-	if !have.Hooked || !attached {
-		differs(func(b *rtnl.Batch) { b.HookPort(have.Index) },
-			"port %q does not have the group_fwd_mask of the source guard, so frames to some multicast addresses may have any source", p.Link)
-	}
-	return list
-}
-
-// compareSettings tells of settings with which frames do not pass, or go astray. The state of a port of a bridge with STP is
-// that of STP.
-func (p *BridgePort) compareSettings(v *View, have *rtnl.LinkState) (list []Difference, err error) {
-	wrong := ""
-	switch {
-	case have.Disabled:
-		wrong = "is disabled in the bridge"
-	case p.Hairpin && !have.Hairpin:
-		wrong = "is not in hairpin mode"
-	case p.Isolated && !have.Isolated:
-		wrong = "is not isolated"
-	case len(have.Unusual) > 0:
-		wrong = "has " + strings.Join(have.Unusual, ", ")
-	default:
-		return nil, nil
-	}
-	restored := *have
-	if have.Disabled {
-		delay, err := v.Kernel.ForwardDelay(p.Bridge)
-		if err != nil {
-			return nil, err
-		}
-		restored.Disabled = delay == 0
-	}
-	d := Difference{Finding: fmt.Errorf("port %q of bridge %q %s", p.Link, p.Bridge, wrong)}
-	if restored.Disabled || p.Hairpin && !have.Hairpin || p.Isolated && !have.Isolated || len(have.Unusual) > 0 {
-		d.Put = func(b *rtnl.Batch) { b.RestorePort(&restored, p.Hairpin, p.Isolated) }
-	}
-	return []Difference{d}, nil
-}
-
-// LinkLocalAddress is that a link of the host has a link-local address, without which the host forwards no packet to an IPv6
-// address whose MAC it has to look up. The kernel adds one some time after the link has come up, and looks for duplicates of
-// it for up to two seconds.
-type LinkLocalAddress struct{ Link string }
-
-// Compare implements Object.
-func (l *LinkLocalAddress) Compare(_ context.Context, v *View) ([]Difference, error) {
-	link, err := v.link(l.Link)
-	if err != nil || link == nil || len(link.MAC) != 6 {
-		return nil, err
-	}
-	have, err := v.netns.Addresses(link.Index)
-	if err != nil {
-		return nil, err
-	}
-	want := Address{IPNet: &net.IPNet{IP: LinkLocal(link.MAC), Mask: net.CIDRMask(64, 128)}, Flags: rtnl.NoDAD, AnyPrefix: true}
-	isLocal := func(a netlink.Addr) bool { return a.IP.To4() == nil && a.IP.IsLinkLocalUnicast() }
-	if i := slices.IndexFunc(have, isLocal); i >= 0 && have[i].Flags&unix.IFA_F_TENTATIVE == 0 {
-		return nil, nil
-	} else if i >= 0 && !have[i].IP.Equal(want.IP) {
-		return nil, nil // the administrator's
-	}
-	d := Difference{Put: want.put(link.Index, have)}
-	if !slices.ContainsFunc(have, isLocal) {
-		d.Finding = fmt.Errorf("interface %q has no link-local address", l.Link)
-	}
-	if SmallMTU(link) != nil || link.NoIPv6 {
-		d.Put = nil
-	}
-	return []Difference{d}, nil
-}
-
-// LinkLocal returns the address from which the host sends neighbour discovery
-// over a link with a MAC (RFC 4291, appendix A).
-func LinkLocal(mac net.HardwareAddr) net.IP {
-	return net.IP{0xfe, 0x80, 0, 0, 0, 0, 0, 0, mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]}
-}
-
-// NetworkRoute is the route of the host to the network of an address over a bridge, as the kernel makes it with the gateway's
-// address.
-type NetworkRoute struct {
-	Link    string
-	Address *net.IPNet
-	Gateway net.IP
-}
-
-// kernelMetric is the metric of the routes that the kernel makes for IPv6 addresses.
-const kernelMetric = 256
-
-// Connected returns the route to a network as the kernel makes it for a link with an address in it.
-func Connected(network *net.IPNet, address net.IP) *rtnl.Route {
-	route := &rtnl.Route{
-		Dst: &net.IPNet{IP: network.IP.Mask(network.Mask), Mask: network.Mask}, Priority: kernelMetric, Protocol: unix.RTPROT_KERNEL,
-	}
-	if address.To4() != nil {
-		route.Priority, route.Scope, route.Src = 0, unix.RT_SCOPE_LINK, address
-	}
-	return route
-}
-
-// Compare tells of a route of another program in its place, or to the address alone, which stays. A bridge that belongs to a
-// VRF has its routes in the table of that.
-func (n *NetworkRoute) Compare(_ context.Context, v *View) ([]Difference, error) {
-	link, err := v.link(n.Link)
-	if err != nil || link == nil || link.Master != 0 || v.Kernel.Reaches(link.Index, n.Address) {
-		return nil, err
-	}
-	route := Connected(n.Address, n.Gateway)
-	route.Index = link.Index
-	foreign := v.Kernel.ForeignAddressRoute(link.Index, n.Address.IP)
-	if foreign == nil {
-		foreign = v.Kernel.ForeignRoute(route)
-	}
-	if foreign != nil {
-		return []Difference{{Finding: fmt.Errorf("the host has no route to %s over %q: %w", n.Address.IP, n.Link, foreign)}}, nil
-	}
-	if has, err := v.Kernel.HasRoute(link.Index, n.Address); err != nil || has {
-		return nil, err
-	}
-	d := Difference{Finding: fmt.Errorf("the host has no route to %s over %q", route.Dst, n.Link)}
-	if n.Gateway.To4() != nil || SmallMTU(link) == nil && !link.NoIPv6 {
-		d.Put = func(b *rtnl.Batch) { b.TryRoute(route, new(bool)) }
-	}
-	return []Difference{d}, nil
 }

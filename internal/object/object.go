@@ -52,7 +52,7 @@ func Make(ctx context.Context, v *View, objects ...Object) error {
 const rounds = 4
 
 // Restore puts right how what is there differs from objects, but for those that are Required. The error has the findings that
-// stay, and why.
+// stay, and why. changed reports that something was put right.
 func Restore(ctx context.Context, v *View, objects ...Object) (changed bool, err error) {
 	objects = slices.DeleteFunc(slices.Clone(objects), func(o Object) bool { _, is := o.(required); return is })
 	var failed error // of the last changes
@@ -68,22 +68,25 @@ func Restore(ctx context.Context, v *View, objects ...Object) (changed bool, err
 				errs = append(errs, d.Finding)
 			}
 		}
+		now := fmt.Sprint(findings(differences))
+		stuck := failed != nil && now == before
+		changed = changed || round > 0 && !stuck
 		switch {
 		case len(changes) == 0 && changed:
 			return changed, errors.Join(append(errs[1:], await(ctx, v, objects))...)
 		case len(changes) == 0:
 			return changed, errors.Join(errs[1:]...)
-		case failed != nil && fmt.Sprint(findings(differences)) == before:
+		case stuck:
 			return changed, errors.Join(errs...)
 		case round == rounds:
 			return changed, errors.Join(append(errs, findings(changes))...)
 		}
 		stop, err := v.change(ctx, changes)
 		v.forget()
-		if changed = true; stop {
+		if stop {
 			return changed, err
 		}
-		failed, before = err, fmt.Sprint(findings(differences))
+		failed, before = err, now
 	}
 }
 

@@ -64,9 +64,9 @@ func TestRestore(t *testing.T) {
 		"wrong":                   {objects: []Object{&wrong{text: "a", changes: 1}}, changed: true, made: 1},
 		"shows more afterwards":   {objects: []Object{&wrong{text: "a", changes: 3}}, changed: true, made: 3},
 		"never right":             {objects: []Object{&wrong{text: "a", changes: -1}}, changed: true, err: "a", made: rounds},
-		"cannot be changed":       {objects: []Object{&wrong{text: "a", changes: -1, fails: errors.New("refused")}}, changed: true, err: "refused", made: 1},
+		"cannot be changed":       {objects: []Object{&wrong{text: "a", changes: -1, fails: errors.New("refused")}}, err: "refused", made: 1},
 		"an error without effect": {objects: []Object{&wrong{text: "a", changes: 1, fails: errors.New("refused")}}, changed: true, made: 1},
-		"must not stay":           {objects: []Object{&wrong{text: "a", changes: -1, settles: errors.New("taken")}}, changed: true, err: "taken", made: 1},
+		"must not stay":           {objects: []Object{&wrong{text: "a", changes: -1, settles: errors.New("taken")}}, err: "taken", made: 1},
 		"hopeless":                {objects: []Object{&wrong{text: "a", changes: 1}, hopeless{}}, changed: true, err: "hopeless", made: 1},
 		"required":                {objects: append(Required(&wrong{text: "a", changes: 1}), hopeless{}), err: "hopeless"},
 	} {

@@ -8,81 +8,9 @@ import (
 	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
-	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 )
-
-// HostRoute is the route of the host to an address of a container.
-type HostRoute struct {
-	Link string
-	To   *net.IPNet // with all bits
-}
-
-func (h *HostRoute) route(index int) *rtnl.Route {
-	return &rtnl.Route{Index: index, Dst: h.To, Scope: unix.RT_SCOPE_HOST, Exclusive: true}
-}
-
-// Compare tells of another program's route in the place of the wanted one, which stays. When ADD makes the route, it is an
-// error: then another allocation has the address, whose lease and elements were lost.
-func (h *HostRoute) Compare(_ context.Context, v *View) ([]Difference, error) {
-	index, ok, err := v.present(h.Link)
-	if err != nil || !ok {
-		return nil, err
-	}
-	route := h.route(index)
-	if v.made {
-		return []Difference{{Put: func(b *rtnl.Batch) { b.AddRoute(route) }}}, nil
-	}
-	if has, err := v.Kernel.HasRoute(index, h.To); err != nil || has {
-		return nil, err
-	}
-	d := Difference{Finding: fmt.Errorf("the host has no route to %s over %q", h.To.IP, h.Link)}
-	switch foreign := v.Kernel.ForeignRoute(route); {
-	case foreign == nil:
-		d.Put = func(b *rtnl.Batch) { b.TryRoute(route, new(bool)) }
-	case errors.Is(foreign, rtnl.ErrForeignRoute):
-		d.Finding = fmt.Errorf("%w: %w", d.Finding, foreign)
-	default:
-		return nil, foreign
-	}
-	return []Difference{d}, nil
-}
-
-// LinkLocalRoute is the route of a link of the host to link-local addresses. The table has one for each link, and CHECK does
-// not mind it.
-type LinkLocalRoute struct{ Link string }
-
-// LinkLocalNetwork is the network of link-local addresses (RFC 4291, section 2.5.6).
-var LinkLocalNetwork = &net.IPNet{IP: net.IP{0xfe, 0x80, 15: 0}, Mask: net.CIDRMask(64, 128)}
-
-// Compare implements Object.
-func (l *LinkLocalRoute) Compare(_ context.Context, v *View) ([]Difference, error) {
-	index, ok, err := v.present(l.Link)
-	if err != nil || !ok {
-		return nil, err
-	}
-	if !v.made {
-		if has, err := v.Kernel.HasRoute(index, LinkLocalNetwork); err != nil || has {
-			return nil, err
-		}
-	}
-	return []Difference{{Put: func(b *rtnl.Batch) {
-		b.EnsureRoute(&rtnl.Route{Index: index, Dst: LinkLocalNetwork, Scope: unix.RT_SCOPE_LINK})
-	}}}, nil
-}
-
-// NoMulticast is that a new link of the host has no route to multicast addresses: see rtnl.Batch.DropMulticast.
-type NoMulticast struct{ Link string }
-
-// Compare implements Object.
-func (n *NoMulticast) Compare(_ context.Context, v *View) ([]Difference, error) {
-	index, ok, err := v.present(n.Link)
-	if err != nil || !ok || !v.made {
-		return nil, err
-	}
-	return []Difference{{Put: func(b *rtnl.Batch) { b.DropMulticast(index) }}}, nil
-}
 
 // Route is a route of a sandbox.
 type Route struct {
