@@ -132,13 +132,19 @@ func (h *testHost) attach(n network, t Target) Target {
 	require.NoError(h.t, err)
 	ifName := fmt.Sprintf("eth%d", len(t.Attachments))
 	cni := libcni.NewCNIConfigWithCacheDir([]string{plugins}, h.cacheDir, nil)
-	result, err := cni.AddNetworkList(context.Background(), list, &libcni.RuntimeConf{
+	runtime := &libcni.RuntimeConf{
 		ContainerID: t.ID, NetNS: t.Netns, IfName: ifName,
 		CapabilityArgs: map[string]any{
 			"portMappings": t.Ports,
 			"bandwidth":    map[string]any{"ingressRate": 8e6, "ingressBurst": 8e6, "egressRate": 8e6, "egressBurst": 8e6},
 		},
-	})
+	}
+	result, err := cni.AddNetworkList(context.Background(), list, runtime)
+	for err != nil && strings.Contains(err.Error(), "still has tentative addresses") {
+		// The reference plugin waits for 5 s, which is not enough for the kernel while other tests change many links.
+		require.NoError(h.t, cni.DelNetworkList(context.Background(), list, runtime))
+		result, err = cni.AddNetworkList(context.Background(), list, runtime)
+	}
 	require.NoError(h.t, err)
 	data, err := json.Marshal(result)
 	require.NoError(h.t, err)

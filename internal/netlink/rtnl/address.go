@@ -117,7 +117,9 @@ func (h *Host) AddAddress(index int, address *net.IPNet, flags int) error {
 }
 
 const (
-	receptionTime      = 10 * time.Second
+	// receptionTime bounds the wait for a kernel worker, which needs the lock that every change of links holds: with 8 programs
+	// that change links at the same time, more than 10 s were seen.
+	receptionTime      = 30 * time.Second
 	firstReceptionPoll = 10 * time.Microsecond
 	// mostBlocked is the longest time for which pause blocks its thread.
 	mostBlocked       = 500 * time.Microsecond
