@@ -95,6 +95,57 @@ func TestBridgeOfTheHost(t *testing.T) {
 	}
 }
 
+// TestSettingsOfTheHostsBridge: a Setup on a bridge of the host leaves its MTU and its promiscuous mode, and a repair leaves one
+// that is down alone. An address of the host stays, unless forceAddress is set.
+func TestSettingsOfTheHostsBridge(t *testing.T) {
+	h, leases := nativeHost(t, "1.0.0")
+	network := func(more string) {
+		h.file("net.conflist", `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"bridge","bridge":"br0","isGateway":true,`+more+
+			`"ipam":{"type":"host-local","dataDir":"`+leases+`","subnet":"10.77.0.0/24"}}]}`)
+	}
+	network("")
+	hostBridge(t)
+	ip(t, "link set br0 mtu 9000 promisc on")
+	a := h.alloc("a")
+	a.Wait = true
+	_, err := h.Setup(t.Context(), a)
+	require.NoError(t, err)
+	is := linkOf(t, "br0")
+	require.Equal(t, 9000, is.MTU)
+	require.Equal(t, 1, is.Promisc)
+
+	ip(t, "link set "+h.linkOf("a").Attrs().Name+" down")
+	_, _ = h.Repair(t.Context()) // CHECK tells of the promiscuous mode
+	require.NotZero(t, h.linkOf("a").Attrs().Flags&net.FlagUp, "the port of the allocation is restored all the same")
+	require.Equal(t, 1, linkOf(t, "br0").Promisc)
+
+	ip(t, "link set br0 down promisc off")
+	ip(t, "addr flush dev br0 scope global")
+	_, err = h.Repair(t.Context())
+	require.ErrorContains(t, err, `bridge "br0" is down, and no allocation has created it`)
+	require.NotContains(t, output(t, "ip addr show dev br0"), "10.77.0.1")
+	ip(t, "link set br0 up")
+	_, err = h.Repair(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, h.Check(t.Context(), a))
+	require.NoError(t, h.Teardown(t.Context(), a))
+
+	// The gateway's address with another prefix length.
+	ip(t, "addr flush dev br0 scope global")
+	ip(t, "addr add 10.77.0.1/25 dev br0")
+	before := output(t, "ip -4 addr show dev br0")
+	_, err = h.Setup(t.Context(), a)
+	require.Error(t, err)
+	require.Equal(t, before, output(t, "ip -4 addr show dev br0"))
+	network(`"forceAddress":true,`)
+	ip(t, "addr flush dev br0 scope global")
+	ip(t, "addr add 10.88.0.1/24 dev br0")
+	_, err = h.Setup(t.Context(), a)
+	require.NoError(t, err)
+	require.NotContains(t, output(t, "ip -4 addr show dev br0"), "10.88.0.1")
+	require.NoError(t, h.Teardown(t.Context(), a))
+}
+
 // TestCreatedBridgeThatAnotherReplaces: once another program has made the bridge again, it is that program's.
 func TestCreatedBridgeThatAnotherReplaces(t *testing.T) {
 	h, _ := nativeHost(t, "1.0.0")

@@ -22,6 +22,8 @@ type Address struct {
 	Shared bool
 	// AnyPrefix: another prefix length is right, too, as that of the address that the kernel gives a link.
 	AnyPrefix bool
+	// Beside: CHECK does not mind another prefix length, and the wanted address is added beside one with that.
+	Beside bool
 }
 
 // Addresses are addresses of a link.
@@ -76,8 +78,11 @@ func (a *Addresses) Compare(_ context.Context, v *View) ([]Difference, error) {
 		switch found := slices.IndexFunc(have, want.is); {
 		case found < 0:
 			d = Difference{Finding: a.missing(v, want), Put: want.put(index, have), Settle: a.added(v, index, want)}
-		case want.Flags&rtnl.NoDAD != 0 && have[found].Flags&unix.IFA_F_TENTATIVE != 0:
-			// The kernel has added it itself, or IPv6 was off for a time: it looks for duplicates for up to two seconds.
+			if want.Beside && slices.ContainsFunc(have, func(a netlink.Addr) bool { return a.IP.Equal(want.IP) }) {
+				d.Finding = nil
+			}
+		case want.AnyPrefix && want.Flags&rtnl.NoDAD != 0 && have[found].Flags&unix.IFA_F_TENTATIVE != 0:
+			// The kernel has added it itself, and looks for duplicates for up to two seconds.
 			d = Difference{Put: want.put(index, have)}
 		default:
 			continue
@@ -107,7 +112,7 @@ func (want *Address) is(have netlink.Addr) bool {
 func (want Address) put(index int, have []netlink.Addr) func(*rtnl.Batch) {
 	return func(b *rtnl.Batch) {
 		for _, other := range have {
-			if other.IP.Equal(want.IP) {
+			if other.IP.Equal(want.IP) && !want.Beside {
 				b.DeleteAddress(index, other.IPNet)
 			}
 		}
@@ -185,6 +190,25 @@ func (a *Addresses) Await(ctx context.Context, v *View) error {
 	ips := make([]net.IP, len(a.List))
 	for i, want := range a.List {
 		ips[i] = want.IP
+	}
+	return v.netns.AwaitReception(ctx, index, ips...)
+}
+
+// awaitPresent is Await for those of the addresses that the link has.
+func (a *Addresses) awaitPresent(ctx context.Context, v *View) error {
+	index, ok, err := v.present(a.Link)
+	if err != nil || !ok {
+		return err
+	}
+	have, err := v.netns.Addresses(index)
+	if err != nil {
+		return err
+	}
+	var ips []net.IP
+	for _, want := range a.List {
+		if slices.ContainsFunc(have, want.is) {
+			ips = append(ips, want.IP)
+		}
 	}
 	return v.netns.AwaitReception(ctx, index, ips...)
 }

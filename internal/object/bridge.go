@@ -19,9 +19,6 @@ type Bridge struct {
 	// Pinned: it keeps the MAC, which is nil for one that is not made yet. Otherwise a bridge has that of one of its ports.
 	Pinned bool
 	MAC    net.HardwareAddr
-	// MTU is that of a port; 0 if it is not known. The kernel gives a bridge the smallest one of its ports until another program
-	// sets one. With a larger one, packets of the host are lost that are too large for a port.
-	MTU int
 	// NewMTU is that of one that is made; 0 for the kernel's default.
 	NewMTU      int
 	Promiscuous bool
@@ -29,7 +26,7 @@ type Bridge struct {
 	Resolves, Answers bool
 	// Filters: one that is made filters VLANs.
 	Filters bool
-	// Added: for ADD, a bridge of the host counts as created, but keeps MAC and MTU.
+	// Added: for ADD, a bridge of the host counts as created, but keeps its MAC.
 	Added bool
 }
 
@@ -51,12 +48,13 @@ func (b *Bridge) Compare(ctx context.Context, v *View) (list []Difference, err e
 			return nil, err
 		}
 	}
-	differs := func(put func(*rtnl.Batch), what, command string) {
-		d := Difference{Finding: fmt.Errorf("bridge %q %s", b.Name, what), Put: put}
+	differs := func(put func(*rtnl.Batch), what, command string) *Difference {
+		d := Difference{Finding: fmt.Errorf("bridge %q %s", b.Name, what), Put: put, Blocks: true}
 		if !own {
-			d = Difference{Finding: fmt.Errorf("bridge %q %s, and no allocation has created it: ip link set %s %s", b.Name, what, b.Name, command)}
+			d = Difference{Finding: fmt.Errorf("bridge %q %s, and no allocation has created it: ip link set %s %s", b.Name, what, b.Name, command), Blocks: true}
 		}
 		list = append(list, d)
+		return &list[len(list)-1]
 	}
 	if !have.Up {
 		differs(func(x *rtnl.Batch) { x.BringUp(have.Index) }, "is down", "up")
@@ -69,7 +67,8 @@ func (b *Bridge) Compare(ctx context.Context, v *View) (list []Difference, err e
 		if b.Promiscuous {
 			what = "is not in promiscuous mode"
 		}
-		differs(func(x *rtnl.Batch) { x.SetPromiscuous(have.Index, b.Promiscuous) }, what, "promisc "+onOff(b.Promiscuous))
+		d := differs(func(x *rtnl.Batch) { x.SetPromiscuous(have.Index, b.Promiscuous) }, what, "promisc "+onOff(b.Promiscuous))
+		d.Blocks, d.Harmless = false, true
 	}
 	if b.Answers {
 		answers := []Object{&AnswersARP{Link: b.Name, InSubnet: true}}
@@ -81,11 +80,10 @@ func (b *Bridge) Compare(ctx context.Context, v *View) (list []Difference, err e
 			return list, err
 		}
 	}
-	if b.Added || !own {
-		return list, nil
+	if !b.Added && own && b.Pinned && len(b.MAC) > 0 && !bytes.Equal(b.MAC, have.MAC) {
+		differs(func(x *rtnl.Batch) { x.SetMAC(have.Index, b.MAC) }, fmt.Sprintf("has the MAC %s, not %s", have.MAC, b.MAC), "")
 	}
-	some, err := b.compareOwn(v, have)
-	return append(list, some...), err
+	return list, nil
 }
 
 func onOff(on bool) string {
@@ -95,20 +93,24 @@ func onOff(on bool) string {
 	return "off"
 }
 
-// compareOwn compares what is that of its administrator on other bridges.
-func (b *Bridge) compareOwn(v *View, have *rtnl.LinkState) (list []Difference, err error) {
-	pinned := b.Pinned && len(b.MAC) > 0 && !bytes.Equal(b.MAC, have.MAC)
-	sized := b.MTU != 0 && b.MTU != have.MTU
-	if pinned {
-		list = append(list, Difference{
-			Finding: fmt.Errorf("bridge %q has the MAC %s, not %s", b.Name, have.MAC, b.MAC),
-			Put:     func(x *rtnl.Batch) { x.SetMAC(have.Index, b.MAC) },
-		})
+var errNotBridge = errors.New("already exists but is not a bridge")
+
+// BridgeMTU is the MTU of a bridge that an ADD has created. The kernel gives a bridge the smallest one of its ports until another
+// program sets one. With a larger one, packets of the host are lost that are too large for a port.
+type BridgeMTU struct {
+	Bridge string
+	Port   int // the MTU of a port; 0 if it is not known
+}
+
+// Compare implements Object. Only if the bridge has another MTU than the port, the kernel walks all links for its ports.
+func (m *BridgeMTU) Compare(_ context.Context, v *View) (list []Difference, err error) {
+	have, err := v.link(m.Bridge)
+	if err != nil || have == nil || m.Port == 0 || m.Port == have.MTU {
+		return nil, err
 	}
-	if !sized {
-		return list, nil
+	if own, err := v.Bridges.Created(m.Bridge, have.Index); err != nil || !own {
+		return nil, err
 	}
-	// Only now the kernel walks all links for the ports.
 	smallest := 0
 	err = v.Once(fmt.Sprintf("MTU %d of bridge %d", have.MTU, have.Index), func() (err error) {
 		smallest, err = v.Kernel.SmallestPortMTU(have.Index)
@@ -117,30 +119,29 @@ func (b *Bridge) compareOwn(v *View, have *rtnl.LinkState) (list []Difference, e
 		}
 		return err
 	})
-	if errors.Is(err, errAnotherMTU) {
-		err = nil
-		list = append(list, Difference{
-			Finding: fmt.Errorf("bridge %q has the MTU %d, not the smallest one of its ports, %d", b.Name, have.MTU, smallest),
-			Put:     func(x *rtnl.Batch) { x.SetMTU(have.Index, smallest) },
-			Settle:  func(context.Context) error { b.setSysctls(); return nil },
-		})
+	if !errors.Is(err, errAnotherMTU) {
+		return nil, err
 	}
-	return list, err
+	return []Difference{{
+		Finding: fmt.Errorf("bridge %q has the MTU %d, not the smallest one of its ports, %d", m.Bridge, have.MTU, smallest),
+		Put:     func(x *rtnl.Batch) { x.SetMTU(have.Index, smallest) },
+		Settle:  func(context.Context) error { setBridgeSysctls(m.Bridge); return nil },
+	}}, nil
 }
-
-var errNotBridge = errors.New("already exists but is not a bridge")
 
 var errAnotherMTU = errors.New("another MTU")
 
 // compareMissing tells that the bridge is missing. It is made again, or gets its name again, if an ADD has created it.
 func (b *Bridge) compareMissing(ctx context.Context, v *View) ([]Difference, error) {
-	own, err := v.Bridges.Created(b.Name, 0)
-	if err == nil && !own && !b.Added {
-		v.missing[b.Name] = true
-		return []Difference{{Finding: fmt.Errorf("bridge %q is missing, and no allocation has created it: create it again", b.Name)}}, nil
-	}
-	if err != nil {
-		return nil, err
+	if !b.Added {
+		own, err := v.Bridges.Created(b.Name, 0)
+		if err != nil {
+			return nil, err
+		}
+		if !own {
+			v.missing[b.Name] = true
+			return []Difference{{Finding: fmt.Errorf("bridge %q is missing, and no allocation has created it: create it again", b.Name), Blocks: true}}, nil
+		}
 	}
 	if now, err := b.renamed(v); err != nil || now != 0 {
 		return []Difference{{Finding: v.lost(b.Name), Put: func(x *rtnl.Batch) { x.SetName(now, b.Name) }}}, err
@@ -173,6 +174,9 @@ var ErrNoFiltering = errors.New("the kernel has no VLAN filtering of bridges (CO
 
 // create creates the bridge. If another process creates it at the same time, that bridge is it.
 func (b *Bridge) create(ctx context.Context, v *View) error {
+	if err := v.Bridges.Begin(); err != nil {
+		return err
+	}
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.HardwareAddr = b.Name, b.NewMTU, b.MAC
 	if len(b.MAC) == 0 {
@@ -195,7 +199,7 @@ func (b *Bridge) create(ctx context.Context, v *View) error {
 		if exists {
 			return 0, nil
 		}
-		b.setSysctls()
+		setBridgeSysctls(b.Name)
 		return v.Kernel.Index(b.Name)
 	}, func() error {
 		_, err := v.Kernel.DeleteLink(context.WithoutCancel(ctx), b.Name)
@@ -203,10 +207,10 @@ func (b *Bridge) create(ctx context.Context, v *View) error {
 	})
 }
 
-// setSysctls sets the sysctls of a bridge, which the kernel forgets when it disables IPv6 because of the MTU. The bridge
+// setBridgeSysctls sets the sysctls of a bridge, which the kernel forgets when it disables IPv6 because of the MTU. The bridge
 // accepts no router advertisements, because the host configures its routes. It skips duplicate address detection, which
 // would delay IPv6 by two seconds, because its addresses are unique. Both calls fail without IPv6.
-func (b *Bridge) setSysctls() {
-	_ = rtnl.SetSysctl("net/ipv6/conf/"+b.Name+"/accept_ra", "0")
-	_ = rtnl.SetSysctl("net/ipv6/conf/"+b.Name+"/accept_dad", "0")
+func setBridgeSysctls(bridge string) {
+	_ = rtnl.SetSysctl("net/ipv6/conf/"+bridge+"/accept_ra", "0")
+	_ = rtnl.SetSysctl("net/ipv6/conf/"+bridge+"/accept_dad", "0")
 }

@@ -37,6 +37,7 @@ func (h *HostRoute) Compare(_ context.Context, v *View) ([]Difference, error) {
 	}
 	d := Difference{Finding: fmt.Errorf("the host has no route to %s over %q", h.To.IP, h.Link)}
 	switch foreign := v.Kernel.ForeignRoute(route); {
+	case foreign == nil && h.To.IP.To4() == nil && v.lacksIPv6(h.Link):
 	case foreign == nil:
 		d.Put = func(b *rtnl.Batch) { b.TryRoute(route, new(bool)) }
 	case errors.Is(foreign, rtnl.ErrForeignRoute):

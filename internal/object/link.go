@@ -205,6 +205,8 @@ type Up struct {
 	Link string
 	// Notifies sets arp_notify of a link that is brought up: see rtnl.Batch.SetUp.
 	Notifies bool
+	// Port: it is one of a bridge, which itself resolves nothing.
+	Port bool
 }
 
 // Compare implements Object.
@@ -225,7 +227,7 @@ func (u *Up) Compare(_ context.Context, v *View) (list []Difference, err error) 
 			}
 		}})
 	}
-	if !works.arp {
+	if !works.arp && !u.Port {
 		what := fmt.Errorf("interface %q has ARP switched off", u.Link)
 		if v.Kernel != nil {
 			what = fmt.Errorf("interface %q of the host has ARP switched off", u.Link)

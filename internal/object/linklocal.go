@@ -14,7 +14,7 @@ import (
 
 // LinkLocalAddress is that a link of the host has a link-local address, without which the host forwards no packet to an IPv6
 // address whose MAC it has to look up. The kernel adds one some time after the link has come up, and looks for duplicates of
-// it for up to two seconds.
+// it for up to two seconds. CHECK does not mind another one than that of the MAC.
 type LinkLocalAddress struct{ Link string }
 
 // Compare implements Object.
@@ -28,14 +28,12 @@ func (l *LinkLocalAddress) Compare(_ context.Context, v *View) ([]Difference, er
 		return nil, err
 	}
 	want := Address{IPNet: &net.IPNet{IP: LinkLocal(link.MAC), Mask: net.CIDRMask(64, 128)}, Flags: rtnl.NoDAD, AnyPrefix: true}
-	isLocal := func(a netlink.Addr) bool { return a.IP.To4() == nil && a.IP.IsLinkLocalUnicast() }
-	if i := slices.IndexFunc(have, isLocal); i >= 0 && have[i].Flags&unix.IFA_F_TENTATIVE == 0 {
+	at := slices.IndexFunc(have, want.is)
+	if at >= 0 && have[at].Flags&unix.IFA_F_TENTATIVE == 0 {
 		return nil, nil
-	} else if i >= 0 && !have[i].IP.Equal(want.IP) {
-		return nil, nil // the administrator's
 	}
 	d := Difference{Put: want.put(link.Index, have)}
-	if !slices.ContainsFunc(have, isLocal) {
+	if !slices.ContainsFunc(have, func(a netlink.Addr) bool { return a.IP.To4() == nil && a.IP.IsLinkLocalUnicast() }) {
 		d.Finding = fmt.Errorf("interface %q has no link-local address", l.Link)
 	}
 	if SmallMTU(link) != nil || link.NoIPv6 {
@@ -64,7 +62,7 @@ func (l *LinkLocalRoute) Compare(_ context.Context, v *View) ([]Difference, erro
 		return nil, err
 	}
 	if !v.made {
-		if has, err := v.Kernel.HasRoute(index, LinkLocalNetwork); err != nil || has {
+		if has, err := v.Kernel.HasRoute(index, LinkLocalNetwork); err != nil || has || v.lacksIPv6(l.Link) {
 			return nil, err
 		}
 	}

@@ -22,6 +22,10 @@ type Object interface {
 type Difference struct {
 	// Finding names the difference; nil if CHECK does not mind it.
 	Finding error
+	// Harmless: no packet is lost by it, so that a repair that cannot change it has not failed.
+	Harmless bool
+	// Blocks: without it, a repair leaves the objects after this one alone.
+	Blocks bool
 	// Do and Put put it right, Do first; with neither, only another program or the administrator of the host can.
 	// Do is called in the network namespace. Settle is called after the changes of Put were made.
 	Do     func() error
@@ -51,35 +55,30 @@ func Make(ctx context.Context, v *View, objects ...Object) error {
 // a link lacks.
 const rounds = 4
 
-// Restore puts right how what is there differs from objects, but for those that are Required. The error has the findings that
-// stay, and why. changed reports that something was put right.
+// Restore puts right how what is there differs from objects, but for those that are Required. It changes nothing if it is not
+// known what is there. The error has the findings that stay, and why. changed reports that something was put right.
 func Restore(ctx context.Context, v *View, objects ...Object) (changed bool, err error) {
 	objects = slices.DeleteFunc(slices.Clone(objects), func(o Object) bool { _, is := o.(required); return is })
 	var failed error // of the last changes
 	before := ""     // the findings that led to them
 	for round := 0; ; round++ {
 		differences, err := compare(ctx, v, objects)
-		errs := []error{failed, err}
-		var changes []Difference
-		for _, d := range differences {
-			if d.canChange() {
-				changes = append(changes, d)
-			} else {
-				errs = append(errs, d.Finding)
-			}
+		if err != nil {
+			return changed, errors.Join(failed, err)
 		}
+		changes, left := divide(differences)
 		now := fmt.Sprint(findings(differences))
 		stuck := failed != nil && now == before
 		changed = changed || round > 0 && !stuck
 		switch {
 		case len(changes) == 0 && changed:
-			return changed, errors.Join(append(errs[1:], await(ctx, v, objects))...)
+			return changed, errors.Join(left, await(ctx, v, objects))
 		case len(changes) == 0:
-			return changed, errors.Join(errs[1:]...)
+			return changed, left
 		case stuck:
-			return changed, errors.Join(errs...)
+			return changed, errors.Join(failed, left)
 		case round == rounds:
-			return changed, errors.Join(append(errs, findings(changes))...)
+			return changed, errors.Join(failed, left, findings(changes))
 		}
 		stop, err := v.change(ctx, changes)
 		v.forget()
@@ -88,6 +87,24 @@ func Restore(ctx context.Context, v *View, objects ...Object) (changed bool, err
 		}
 		failed, before = err, now
 	}
+}
+
+// divide returns the differences that a repair changes, and what it has to leave.
+func divide(differences []Difference) (changes []Difference, left error) {
+	var errs []error
+	for _, d := range differences {
+		if d.canChange() {
+			changes = append(changes, d)
+			continue
+		}
+		if !d.Harmless {
+			errs = append(errs, d.Finding)
+		}
+		if d.Blocks {
+			break
+		}
+	}
+	return changes, errors.Join(errs...)
 }
 
 func findings(differences []Difference) error {
@@ -102,7 +119,7 @@ func await(ctx context.Context, v *View, objects []Object) error {
 	var errs []error
 	for _, o := range objects {
 		if a, ok := o.(*Addresses); ok {
-			errs = append(errs, a.Await(ctx, v))
+			errs = append(errs, a.awaitPresent(ctx, v))
 		}
 	}
 	return errors.Join(errs...)
@@ -133,7 +150,7 @@ type required struct{ Object }
 func (r required) Compare(ctx context.Context, v *View) ([]Difference, error) {
 	differences, err := r.Object.Compare(ctx, v)
 	for i := range differences {
-		differences[i] = Difference{Finding: differences[i].Finding}
+		differences[i] = Difference{Finding: differences[i].Finding, Harmless: differences[i].Harmless}
 	}
 	return differences, err
 }

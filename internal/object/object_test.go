@@ -46,10 +46,13 @@ func (w *wrong) Compare(context.Context, *View) ([]Difference, error) {
 }
 
 // hopeless is an object that nothing here can put right.
-type hopeless struct{}
+type hopeless struct {
+	harmless, blocks bool
+	err              error
+}
 
-func (hopeless) Compare(context.Context, *View) ([]Difference, error) {
-	return []Difference{{Finding: errors.New("hopeless")}}, nil
+func (h hopeless) Compare(context.Context, *View) ([]Difference, error) {
+	return []Difference{{Finding: errors.New("hopeless"), Harmless: h.harmless, Blocks: h.blocks}}, h.err
 }
 
 // TestRestore: differences are changed until none is left, and what cannot be changed is told.
@@ -68,6 +71,9 @@ func TestRestore(t *testing.T) {
 		"an error without effect": {objects: []Object{&wrong{text: "a", changes: 1, fails: errors.New("refused")}}, changed: true, made: 1},
 		"must not stay":           {objects: []Object{&wrong{text: "a", changes: -1, settles: errors.New("taken")}}, err: "taken", made: 1},
 		"hopeless":                {objects: []Object{&wrong{text: "a", changes: 1}, hopeless{}}, changed: true, err: "hopeless", made: 1},
+		"harmless":                {objects: []Object{&wrong{text: "a", changes: 1}, hopeless{harmless: true}}, changed: true, made: 1},
+		"blocks what follows":     {objects: []Object{hopeless{blocks: true}, &wrong{text: "a", changes: 1, fails: errors.New("refused")}}, err: "hopeless"},
+		"not known":               {objects: []Object{&wrong{text: "a", changes: 1}, hopeless{err: errors.New("not known")}}, err: "not known"},
 		"required":                {objects: append(Required(&wrong{text: "a", changes: 1}), hopeless{}), err: "hopeless"},
 	} {
 		v := &View{netns: &fakeNetns{}, links: map[string]*rtnl.LinkState{}}

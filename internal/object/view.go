@@ -125,6 +125,12 @@ func (v *View) present(name string) (index int, ok bool, err error) {
 	return index, err == nil, err
 }
 
+// lacksIPv6 reports whether the kernel has no IPv6 on a link, so that no address or route can be added.
+func (v *View) lacksIPv6(name string) bool {
+	link, err := v.link(name)
+	return err == nil && link != nil && (SmallMTU(link) != nil || link.NoIPv6)
+}
+
 // lost returns the finding that a link is missing; nil if another one has told of it.
 func (v *View) lost(name string) error {
 	if v.missing[name] {

@@ -88,13 +88,20 @@ func (a *addition) ensureBridge(ctx context.Context) error {
 		return err
 	}
 	a.host = a.Args.Host.View()
-	_, err := object.Restore(ctx, a.host, &object.Bridge{
+	_, err := a.host.Link(a.Bridge)
+	exists := err == nil
+	if exists && a.filters() {
+		if err := a.requireFiltering(a.Args.Host.Kernel); err != nil {
+			return err
+		}
+	}
+	_, err = object.Restore(ctx, a.host, &object.Bridge{
 		Name: a.Bridge, NewMTU: a.config.MTU, Promiscuous: a.PromiscMode, Resolves: a.IsGateway && a.Vlan == 0, Filters: a.filters(), Added: true,
 	})
 	if err == nil {
 		a.link, err = a.host.Link(a.Bridge)
 	}
-	if err == nil && a.filters() {
+	if err == nil && a.filters() && !exists { // another process may have made it
 		err = a.requireFiltering(a.Args.Host.Kernel)
 	}
 	if err != nil {
@@ -136,11 +143,13 @@ func (a *addition) attach(ctx context.Context) (err error) {
 		return err
 	}
 	port := cmp.Or(a.veth.MTU, object.UsualMTU)
-	if a.link.MTU <= port {
-		return nil
+	if a.link.MTU > port {
+		_, err = object.Restore(ctx, a.Args.Host.View(), &object.BridgeMTU{Bridge: a.Bridge, Port: port})
 	}
-	_, err = object.Restore(ctx, a.Args.Host.View(), &object.Bridge{Name: a.Bridge, MTU: port, Promiscuous: a.PromiscMode})
-	return err
+	if err != nil {
+		return errors.Join(err, a.detach(ctx))
+	}
+	return nil
 }
 
 // report adds the interfaces to the result. A bridge without a pinned MAC takes
@@ -218,16 +227,23 @@ func (a *addition) setGateways(ctx context.Context) error {
 	for _, ip := range a.Result.IPs {
 		key += " " + ip.Gateway.String()
 	}
+	if a.Vlan == 0 {
+		a.pin = a.link.MAC
+	}
 	err := a.Args.Host.Cache.Unless(key, func() error {
 		if _, err := object.Restore(ctx, a.host, a.gateway()...); err != nil {
 			return err
 		}
-		_, err := object.Restore(ctx, a.host, a.routesToNetworks()...)
-		if errors.Is(err, rtnl.ErrForeignRoute) {
-			a.Args.Host.Log.Warn("the host does not reach the network", "network", a.Name, "because", err)
-			return nil
+		var errs []error
+		for _, route := range a.routesToNetworks() {
+			_, err := object.Restore(ctx, a.host, route)
+			if errors.Is(err, rtnl.ErrForeignRoute) {
+				a.Args.Host.Log.Warn("the host does not reach the network", "network", a.Name, "because", err)
+				err = nil
+			}
+			errs = append(errs, err)
 		}
-		return err
+		return errors.Join(errs...)
 	})
 	if err != nil {
 		return err

@@ -40,7 +40,8 @@ func (b *bridge) compile(c *sdk.CmdArgs, r *types100.Result) *veth.Attachment {
 type attachment struct {
 	veth.Ends
 	*bridge
-	port string // name of the host's end; "" if the result does not have it
+	port string           // name of the host's end; "" if the result does not have it
+	pin  net.HardwareAddr // the MAC that the bridge keeps with its first address; nil for that which it has then
 }
 
 func (b *bridge) attachment(c *sdk.CmdArgs, r *types100.Result) *attachment {
@@ -61,10 +62,11 @@ func (b *bridge) attachment(c *sdk.CmdArgs, r *types100.Result) *attachment {
 // bridgeObjects returns the bridge, and what makes it the gateway of the addresses.
 func (a *attachment) bridgeObjects() []object.Object {
 	br := &object.Bridge{
-		Name: a.Bridge, Pinned: a.IsGateway, MAC: a.macOfBridge(), MTU: a.HostMTU(), NewMTU: a.config.MTU,
+		Name: a.Bridge, Pinned: a.IsGateway, MAC: a.macOfBridge(), NewMTU: a.config.MTU,
 		Promiscuous: a.PromiscMode, Resolves: a.IsGateway && a.Vlan == 0, Answers: a.answersARP(), Filters: a.filters(),
 	}
-	return append(append([]object.Object{br}, a.gateway()...), a.routesToNetworks()...)
+	list := []object.Object{br, &object.BridgeMTU{Bridge: a.Bridge, Port: a.HostMTU()}}
+	return append(append(list, a.gateway()...), a.routesToNetworks()...)
 }
 
 // macOfBridge returns the MAC of the bridge in the result; nil if it has none.
@@ -94,7 +96,8 @@ func (a *attachment) gateway() []object.Object {
 	addresses := &object.Addresses{Link: link, Added: a.gatewayAdded, IPv6: []object.Sysctl{{Name: "net/ipv6/conf/" + link + "/disable_ipv6", Value: "0"}}}
 	for _, ip := range a.Result.IPs {
 		gateway := &net.IPNet{IP: ip.Gateway, Mask: ip.Address.Mask}
-		addresses.List = append(addresses.List, object.Address{IPNet: gateway, Flags: rtnl.NoDAD, AnyPrefix: true})
+		v4 := ip.Gateway.To4() != nil // the kernel refuses an IPv6 address with a second prefix length
+		addresses.List = append(addresses.List, object.Address{IPNet: gateway, Flags: rtnl.NoDAD, AnyPrefix: !v4, Beside: v4})
 	}
 	list := []object.Object{addresses}
 	if a.Vlan != 0 {
@@ -122,11 +125,15 @@ func (a *attachment) portObjects() []object.Object {
 	if !a.guardsSources() && !a.ByReference() {
 		list = append(list, &object.IgnoresRouters{Link: a.port})
 	}
-	list = append(list, a.HostEnd(a.port), &object.BridgePort{
+	end := a.HostEnd(a.port)
+	if a.DisableContainerInterface { // whose name may be another by now
+		end.Peer = ""
+	}
+	list = append(list, end, &object.BridgePort{
 		Link: a.port, Bridge: a.Bridge, Hairpin: a.HairpinMode, Isolated: a.PortIsolation,
 		Guarded: a.guardsSources() && !a.ByReference(), Tagged: a.tags(),
 	})
-	up := []object.Object{&object.Up{Link: a.port}}
+	up := []object.Object{&object.Up{Link: a.port, Port: true}}
 	if a.tags() {
 		up = object.Required(up...)
 	}

@@ -72,6 +72,9 @@ func (a *attachment) gatewayAdded(index int, gateway *net.IPNet) error {
 	}
 	// A MAC that was set no longer follows the MACs of the ports.
 	var pin rtnl.Batch
+	if a.pin != nil {
+		link.MAC = a.pin
+	}
 	pin.SetMAC(index, link.MAC)
 	if err := host.Apply(&pin); err != nil {
 		return fmt.Errorf("pin MAC of %q: %w", link.Name, err)

@@ -58,6 +58,9 @@ func (a *attachment) host() []object.Object {
 	if slices.ContainsFunc(a.Result.IPs, func(ip *types100.IPConfig) bool { return ip.Gateway.To4() != nil }) {
 		list = append(list, &object.AnswersARP{Link: a.name})
 	}
+	if a.ByReference() {
+		list = object.Required(list...)
+	}
 	return append(list, a.reach()...)
 }
 

@@ -146,7 +146,9 @@ func (e *Ends) InsideObjects() ([]object.Object, error) {
 	if !e.knowsInside() {
 		list = object.Required(list...)
 	}
-	if rules := e.sourceRules(); rules != nil {
+	if rules := e.sourceRules(); rules != nil && e.ByReference() {
+		list = append(list, object.Required(rules)...)
+	} else if rules != nil {
 		list = append(list, rules)
 	}
 	return list, nil

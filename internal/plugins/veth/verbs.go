@@ -8,7 +8,6 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/object"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
@@ -106,10 +105,7 @@ func (v *Verbs) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 	host, inside, err := a.Views()
 	_, endErr := object.Restore(ctx, host, a.ends()...)
 	_, sharedErr := object.Restore(ctx, host, a.Shared...)
-	if errs = append(errs, err, endErr, sharedErr); sharedErr != nil && !errors.Is(sharedErr, rtnl.ErrForeignRoute) && !errors.Is(sharedErr, object.ErrSmallMTU) {
-		return errors.Join(errs...)
-	}
-	errs = append(errs, v.Rules.Restore(ctx, c, r))
+	errs = append(errs, err, endErr, sharedErr, v.Rules.Restore(ctx, c, r))
 	_, err = object.Restore(ctx, host, a.Own...)
 	if errs = append(errs, err); inside != nil {
 		_, err := object.Restore(ctx, inside, a.Inside...)
