@@ -58,8 +58,8 @@ func TestHealPool(t *testing.T) {
 	} {
 		t.Run(main, func(t *testing.T) {
 			d := newHealingHost(t, poolOfHealing, testbed.Chain(main, testbed.Dual, ""))
-			d.awaitSlots(4)
 			for i, line := range list {
+				d.awaitSlots(4) // also that in place of the one that was taken
 				former := testbed.SlotLinks(t)
 				testbed.DamageSlots(t, line)
 				d.awaitSlots(4, former...)
